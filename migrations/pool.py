@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
@@ -198,6 +198,21 @@ class Database:
         begin = f"begin; select set_config('app.tenant_id', '{tenant_id.hex}', true)"
         async with self._transaction(begin if durable else f"{begin}; {NOT_DURABLE}") as connection:
             yield connection
+
+    async def rows(self, tenant_id: UUID, query: str, *arguments: object) -> list[asyncpg.Record]:
+        """Those of one statement, in a transaction of one tenant, whose id is its first argument."""
+        async with self.tenant(tenant_id) as connection:
+            return await connection.fetch(query, tenant_id, *arguments)
+
+    async def row(self, tenant_id: UUID, query: str, *arguments: object) -> asyncpg.Record | None:
+        """The first of `rows`."""
+        async with self.tenant(tenant_id) as connection:
+            return await connection.fetchrow(query, tenant_id, *arguments)
+
+    async def value(self, tenant_id: UUID, query: str, *arguments: object) -> Any:
+        """The first one of the first of `rows`; None without a row."""
+        async with self.tenant(tenant_id) as connection:
+            return await connection.fetchval(query, tenant_id, *arguments)
 
     async def fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]:
         """Run one statement that sets its tenant itself, like the migrations' functions do: one round trip. Behind a

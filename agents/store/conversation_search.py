@@ -47,11 +47,8 @@ class ConversationSearch:
         """Conversations whose title or one of whose messages contains all words, matched by prefix; newest first."""
         if not (query := prefixes(text)):
             return []
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(
-                _FIND,
-                *(tenant_id, query, limit, CONVERSATIONS_MAX, MESSAGES_MAX, EXCERPT_CHARS_MAX, HEADLINE),
-            )
+        most = CONVERSATIONS_MAX, MESSAGES_MAX, EXCERPT_CHARS_MAX
+        rows = await self._database.rows(tenant_id, _FIND, query, limit, *most, HEADLINE)
         return [
             Found(
                 Conversation(row["id"], row["created_at"], row["updated_at"], row["metadata"]),

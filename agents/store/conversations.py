@@ -16,6 +16,7 @@ from agents.message import Item, new_id
 from agents.payload import from_payload, to_payload
 from migrations.pool import Connection, Database
 
+_COLUMNS = "id, created_at, updated_at, metadata"
 FEW = 200  # read in a millisecond; thousands would hold up all other requests
 
 
@@ -69,23 +70,16 @@ class ConversationStore:
         conversation_id = new_id("conv")
         async with self._database.tenant(tenant_id) as connection:
             row = await connection.fetchrow(
-                """insert into conversations (tenant_id, id, metadata) values ($1, $2, $3)
-                   returning id, created_at, updated_at, metadata""",
-                tenant_id,
-                conversation_id,
-                dict(metadata or {}),
+                f"insert into conversations (tenant_id, id, metadata) values ($1, $2, $3) returning {_COLUMNS}",
+                *(tenant_id, conversation_id, dict(metadata or {})),
             )
             await insert_items(connection, tenant_id, conversation_id, items)
         return _found(row, conversation_id)
 
     async def get(self, tenant_id: UUID, conversation_id: str) -> Conversation:
-        async with self._database.tenant(tenant_id) as connection:
-            row = await connection.fetchrow(
-                """select id, created_at, updated_at, metadata from conversations
-                   where tenant_id = $1 and id = $2""",
-                tenant_id,
-                conversation_id,
-            )
+        row = await self._database.row(
+            tenant_id, f"select {_COLUMNS} from conversations where tenant_id = $1 and id = $2", conversation_id
+        )
         return _found(row, conversation_id)
 
     async def list(
@@ -93,49 +87,19 @@ class ConversationStore:
     ) -> Page[Conversation]:
         """Newest activity first; with `pinned`, only pinned ones. `after` is the id of the last conversation of the
         previous page."""
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(
-                """select id, created_at, updated_at, metadata,
-                          case when metadata->>'title' is null then (
-                              select left(jsonb_path_query_first(payload, '$.content[*].text') #>> '{}', $6) from (
-                                  select payload from items
-                                  where tenant_id = $1 and conversation_id = conversations.id
-                                  order by position limit $7) first
-                              where payload->>'type' = 'message' and payload->>'role' = 'user' limit 1) end as beginning
-                   from conversations
-                   where tenant_id = $1 and (not $4 or metadata->>$5 = 'true')
-                     and ($2::text is null or (updated_at, id) <
-                          (select updated_at, id from conversations where tenant_id = $1 and id = $2))
-                   order by updated_at desc, id desc limit $3""",
-                tenant_id,
-                after,
-                limit + 1,
-                pinned,
-                PINNED,
-                BEGINNING_CHARS_MAX,
-                BEGINNING_ITEMS_MAX,
-            )
+        beginning = BEGINNING_CHARS_MAX, BEGINNING_ITEMS_MAX
+        rows = await self._database.rows(tenant_id, _LIST, after, limit + 1, pinned, PINNED, *beginning)
         listed = [replace(_conversation(row), beginning=row["beginning"]) for row in rows[:limit]]
         return Page(tuple(listed), len(rows) > limit)
 
     async def update(self, tenant_id: UUID, conversation_id: str, metadata: Mapping[str, Any]) -> Conversation:
-        async with self._database.tenant(tenant_id) as connection:
-            row = await connection.fetchrow(
-                """update conversations set metadata = $3 where tenant_id = $1 and id = $2
-                   returning id, created_at, updated_at, metadata""",
-                tenant_id,
-                conversation_id,
-                dict(metadata),
-            )
-        return _found(row, conversation_id)
+        update = f"update conversations set metadata = $3 where tenant_id = $1 and id = $2 returning {_COLUMNS}"
+        return _found(await self._database.row(tenant_id, update, conversation_id, dict(metadata)), conversation_id)
 
     async def delete(self, tenant_id: UUID, conversation_id: str) -> None:
         """Delete a conversation with its items; its responses stay."""
-        async with self._database.tenant(tenant_id) as connection:
-            deleted = await connection.fetchval(
-                "delete from conversations where tenant_id = $1 and id = $2 returning id", tenant_id, conversation_id
-            )
-        if deleted is None:
+        delete = "delete from conversations where tenant_id = $1 and id = $2 returning id"
+        if await self._database.value(tenant_id, delete, conversation_id) is None:
             raise NotFound("conversation", conversation_id)
 
     async def history(self, tenant_id: UUID, conversation_id: str) -> tuple[Item, ...]:
@@ -164,8 +128,7 @@ class ConversationStore:
     ) -> Page[Item]:
         """A page of items by age. `after` is the id of the last item of the previous page."""
         statement = _NEWEST_FIRST if order == "desc" else _OLDEST_FIRST
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(statement, tenant_id, conversation_id, after, limit + 1)
+        rows = await self._database.rows(tenant_id, statement, conversation_id, after, limit + 1)
         if not rows:
             raise NotFound("conversation", conversation_id)
         items = tuple(from_payload(row["payload"]) for row in rows if row["payload"] is not None)
@@ -173,13 +136,11 @@ class ConversationStore:
 
     async def responses_of(self, tenant_id: UUID, item_ids: Sequence[str]) -> dict[str, str]:
         """The id of the response that each item belongs to; items that were added without one are left out."""
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(
-                """select id, response_id from items
-                   where tenant_id = $1 and id = any($2::text[]) and response_id is not null""",
-                tenant_id,
-                list(item_ids),
-            )
+        rows = await self._database.rows(
+            tenant_id,
+            "select id, response_id from items where tenant_id = $1 and id = any($2) and response_id is not null",
+            list(item_ids),
+        )
         return {row["id"]: row["response_id"] for row in rows}
 
     async def find_items(self, tenant_id: UUID, ids: Sequence[str]) -> dict[str, Item]:
@@ -190,32 +151,15 @@ class ConversationStore:
         return {row["payload"]["id"]: from_payload(row["payload"]) for row in rows}
 
     async def get_item(self, tenant_id: UUID, conversation_id: str, item_id: str) -> Item:
-        async with self._database.tenant(tenant_id) as connection:
-            payload = await connection.fetchval(
-                "select payload from items where tenant_id = $1 and conversation_id = $2 and id = $3",
-                tenant_id,
-                conversation_id,
-                item_id,
-            )
+        select = "select payload from items where tenant_id = $1 and conversation_id = $2 and id = $3"
+        payload = await self._database.value(tenant_id, select, conversation_id, item_id)
         if payload is None:
             raise NotFound("item", item_id)
         return from_payload(payload)
 
     async def delete_item(self, tenant_id: UUID, conversation_id: str, item_id: str) -> Conversation:
         """Delete one item and return its conversation. Its successors are attached to its predecessor."""
-        async with self._database.tenant(tenant_id) as connection:
-            row = await connection.fetchrow(
-                """with gone as (delete from items where tenant_id = $1 and conversation_id = $2 and id = $3
-                                 returning conversation_id, position, parent),
-                   moved as (update items set parent = gone.parent from gone
-                              where items.tenant_id = $1 and items.conversation_id = $2
-                                and items.parent = gone.position)
-                   select c.id, c.created_at, c.updated_at, c.metadata
-                   from conversations c join gone on gone.conversation_id = c.id where c.tenant_id = $1""",
-                tenant_id,
-                conversation_id,
-                item_id,
-            )
+        row = await self._database.row(tenant_id, _DELETE_ITEM, conversation_id, item_id)
         if row is None:
             raise NotFound("item", item_id)
         return _conversation(row)
@@ -278,6 +222,25 @@ async def insert_items(
         raise InvalidTurn("An item with one of these ids already exists: omit `id` to get a new one.") from None
 
 
+_LIST = f"""select {_COLUMNS},
+           case when metadata->>'title' is null then (
+               select left(jsonb_path_query_first(payload, '$.content[*].text') #>> '{{}}', $6) from (
+                   select payload from items where tenant_id = $1 and conversation_id = conversations.id
+                   order by position limit $7) first
+               where payload->>'type' = 'message' and payload->>'role' = 'user' limit 1) end as beginning
+    from conversations
+    where tenant_id = $1 and (not $4 or metadata->>$5 = 'true')
+      and ($2::text is null or (updated_at, id) <
+           (select updated_at, id from conversations where tenant_id = $1 and id = $2))
+    order by updated_at desc, id desc limit $3"""
+_DELETE_ITEM = """with gone as (
+        delete from items where tenant_id = $1 and conversation_id = $2 and id = $3
+        returning conversation_id, position, parent),
+    moved as (
+        update items set parent = gone.parent from gone
+        where items.tenant_id = $1 and items.conversation_id = $2 and items.parent = gone.position)
+    select c.id, c.created_at, c.updated_at, c.metadata
+    from conversations c join gone on gone.conversation_id = c.id where c.tenant_id = $1"""
 # A conversation without (further) items gives one row without payload: found, but empty.
 _PAGE = """select i.payload from conversations c
     left join lateral (
@@ -335,9 +298,7 @@ class Versions:
                             where tenant_id = $1 and conversation_id = $2 and parent = $3) as versions,
                           $3 = 0 or exists (select from items where tenant_id = $1 and conversation_id = $2
                                             and position = $3 and chosen) as chosen""",
-                tenant_id,
-                conversation_id,
-                position,
+                *(tenant_id, conversation_id, position),
             )
             if row is None or not row["chosen"]:
                 raise InvalidTurn(f"The item '{after}' is in another version: choose that one first.", param="after")
@@ -347,24 +308,21 @@ class Versions:
             await connection.execute(
                 """update items set chosen = false
                    where tenant_id = $1 and conversation_id = $2 and position > $3 and chosen""",
-                tenant_id,
-                conversation_id,
-                position,
+                *(tenant_id, conversation_id, position),
             )
 
     async def of(self, tenant_id: UUID, item_ids: Sequence[str]) -> dict[str, list[str]]:
         """The versions of those items that have several, oldest first, each including the item's own id."""
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(
-                """select i.id, v.ids from items i
-                   cross join lateral (
-                       select array_agg(s.id order by s.position) as ids from items s
-                       where s.tenant_id = i.tenant_id and s.conversation_id = i.conversation_id
-                         and s.parent = i.parent) v
-                   where i.tenant_id = $1 and i.id = any($2::text[]) and cardinality(v.ids) > 1""",
-                tenant_id,
-                list(item_ids),
-            )
+        rows = await self._database.rows(
+            tenant_id,
+            """select i.id, v.ids from items i
+               cross join lateral (
+                   select array_agg(s.id order by s.position) as ids from items s
+                   where s.tenant_id = i.tenant_id and s.conversation_id = i.conversation_id
+                     and s.parent = i.parent) v
+               where i.tenant_id = $1 and i.id = any($2) and cardinality(v.ids) > 1""",
+            list(item_ids),
+        )
         return {row["id"]: row["ids"] for row in rows}
 
 

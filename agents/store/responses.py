@@ -40,26 +40,15 @@ class ResponseStore:
         self._database = database
 
     async def get(self, tenant_id: UUID, response_id: str) -> ResponseRecord:
-        async with self._database.tenant(tenant_id) as connection:
-            row = await connection.fetchrow(
-                """select id, status, body, created_at, completed_at, input, conversation_id, previous_response_id
-                   from responses where tenant_id = $1 and id = $2""",
-                tenant_id,
-                response_id,
-            )
+        row = await self._database.row(
+            tenant_id,
+            """select id, status, body, created_at, completed_at, input, conversation_id, previous_response_id
+               from responses where tenant_id = $1 and id = $2""",
+            response_id,
+        )
         if row is None:
             raise NotFound("response", response_id)
-        return ResponseRecord(
-            row["id"],
-            row["status"],
-            row["body"],
-            row["created_at"],
-            row["completed_at"],
-            _items(row["input"]),
-            _items(row["body"]["output"]),
-            row["conversation_id"],
-            row["previous_response_id"],
-        )
+        return ResponseRecord(**{**row, "input": _items(row["input"]), "output": _items(row["body"]["output"])})
 
     async def delete(self, tenant_id: UUID, response_id: str) -> None:
         """Raises NotFound, and InvalidTurn while a worker makes it: that worker would consider it lost and store it
@@ -84,17 +73,14 @@ class ResponseStore:
         in progress: its final state would overwrite them.
         """
         kept = {key: value for key, value in notes.items() if value is not None}
-        async with self._database.tenant(tenant_id) as connection:
-            done = await connection.fetchval(
-                """update responses
-                      set body = case when completed_at is null then body else jsonb_set(body, '{metadata}',
-                              (coalesce(nullif(body->'metadata', 'null'), '{}') - $3::text[]) || $4) end
-                    where tenant_id = $1 and id = $2 returning completed_at is not null""",
-                tenant_id,
-                response_id,
-                list(notes),
-                kept,
-            )
+        done = await self._database.value(
+            tenant_id,
+            """update responses
+                  set body = case when completed_at is null then body else jsonb_set(body, '{metadata}',
+                          (coalesce(nullif(body->'metadata', 'null'), '{}') - $3::text[]) || $4) end
+                where tenant_id = $1 and id = $2 returning completed_at is not null""",
+            *(response_id, list(notes), kept),
+        )
         if done is None:
             raise NotFound("response", response_id)
         if not done:
@@ -104,14 +90,12 @@ class ResponseStore:
         self, tenant_id: UUID, response_ids: Sequence[str], keys: Sequence[str]
     ) -> dict[str, dict[str, str]]:
         """The values of these keys that `annotate` has set, by response; responses without any are left out."""
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(
-                """select id, body->'metadata' as metadata from responses
-                   where tenant_id = $1 and id = any($2::text[]) and body->'metadata' ?| $3::text[]""",
-                tenant_id,
-                list(response_ids),
-                list(keys),
-            )
+        rows = await self._database.rows(
+            tenant_id,
+            """select id, body->'metadata' as metadata from responses
+               where tenant_id = $1 and id = any($2) and body->'metadata' ?| $3""",
+            *(list(response_ids), list(keys)),
+        )
         return {row["id"]: {key: row["metadata"][key] for key in keys if key in row["metadata"]} for row in rows}
 
     async def history(self, tenant_id: UUID, response_id: str) -> tuple[Item, ...]:
@@ -209,6 +193,4 @@ class Answered:
 
 async def answered(database: Database, tenant_id: UUID, rating: str | None, limit: int) -> list[Answered]:
     """The newest of one tenant, of any rating or of one."""
-    async with database.tenant(tenant_id) as connection:
-        rows = await connection.fetch(ANSWERED, tenant_id, rating, limit)
-    return [Answered(**row) for row in rows]
+    return [Answered(**row) for row in await database.rows(tenant_id, ANSWERED, rating, limit)]

@@ -52,12 +52,8 @@ class ShareStore:
         return token
 
     async def shared_at(self, tenant_id: UUID, conversation_id: str) -> datetime | None:
-        async with self._database.tenant(tenant_id) as connection:
-            at: datetime | None = await connection.fetchval(
-                "select created_at from shared_conversations where tenant_id = $1 and conversation_id = $2",
-                tenant_id,
-                conversation_id,
-            )
+        select = "select created_at from shared_conversations where tenant_id = $1 and conversation_id = $2"
+        at: datetime | None = await self._database.value(tenant_id, select, conversation_id)
         return at
 
     async def revoke(self, tenant_id: UUID, conversation_id: str, *, also: Also) -> bool:

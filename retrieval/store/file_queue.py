@@ -86,12 +86,12 @@ class FileQueue:
 
     async def begin(self, claim: Claim) -> int:
         """Record an attempt before any of the file is read; returns its number. Raises FileNotFound."""
-        async with self._database.tenant(claim.tenant_id) as connection:
-            attempts: int | None = await connection.fetchval(
-                "update vector_store_files set attempts = attempts + 1, begun_at = now() "
-                "where tenant_id = $1 and vector_store_id = $2 and file_id = $3 returning attempts",
-                *claim,
-            )
+        attempts: int | None = await self._database.value(
+            claim.tenant_id,
+            "update vector_store_files set attempts = attempts + 1, begun_at = now() "
+            "where tenant_id = $1 and vector_store_id = $2 and file_id = $3 returning attempts",
+            *(claim.store_id, claim.file_id),
+        )
         if attempts is None:
             raise FileNotFound(claim.file_id)
         return attempts
@@ -99,12 +99,12 @@ class FileQueue:
     async def give_back(self, claim: Claim) -> None:
         """Release a file that was not read for reasons outside it: the attempt does not count, and any worker may start
         again."""
-        async with self._database.tenant(claim.tenant_id) as connection:
-            await connection.execute(
-                "update vector_store_files set attempts = greatest(attempts - 1, 0), worker = null "
-                "where tenant_id = $1 and vector_store_id = $2 and file_id = $3 and status = 'in_progress'",
-                *claim,
-            )
+        await self._database.value(
+            claim.tenant_id,
+            "update vector_store_files set attempts = greatest(attempts - 1, 0), worker = null "
+            "where tenant_id = $1 and vector_store_id = $2 and file_id = $3 and status = 'in_progress'",
+            *(claim.store_id, claim.file_id),
+        )
 
     async def fill(self, claim: Claim, document: Document, chunks: Sequence[EmbeddedChunk]) -> None:
         """Store what was read: search finds the passages from now on. Does nothing if the file was removed
@@ -141,54 +141,51 @@ class FileQueue:
 
     async def get(self, tenant_id: UUID, store_id: str, file_id: str) -> StoreFile:
         """Raises FileNotFound."""
-        async with self._database.tenant(tenant_id) as connection:
-            row = await connection.fetchrow(f"{_FILES} and v.file_id = $3", tenant_id, store_id, file_id)
+        row = await self._database.row(tenant_id, f"{_FILES} and v.file_id = $3", store_id, file_id)
         if row is None:
             raise FileNotFound(file_id)
         return StoreFile(**row)
 
     async def list_batch(self, tenant_id: UUID, store_id: str, batch_id: str) -> list[StoreFile]:
         """The files of a batch that are still in the store, oldest first."""
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(f"{_FILES_OF_BATCH} {_OLDEST_FIRST}", tenant_id, store_id, batch_id)
+        rows = await self._database.rows(tenant_id, f"{_FILES_OF_BATCH} {_OLDEST_FIRST}", store_id, batch_id)
         return [StoreFile(**row) for row in rows]
 
     async def list(self, tenant_id: UUID, store_id: str) -> list[StoreFile]:
         """All files of a store, oldest first."""
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(f"{_FILES} {_OLDEST_FIRST}", tenant_id, store_id)
+        rows = await self._database.rows(tenant_id, f"{_FILES} {_OLDEST_FIRST}", store_id)
         return [StoreFile(**row) for row in rows]
 
     async def batch(self, tenant_id: UUID, store_id: str, batch_id: str) -> FileBatch:
         """Raises BatchNotFound."""
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(
-                """select status, created_at from batch_files
-                   where tenant_id = $1 and vector_store_id = $2 and batch_id = $3""",
-                *(tenant_id, store_id, batch_id),
-            )
+        rows = await self._database.rows(
+            tenant_id,
+            "select status, created_at from batch_files "
+            "where tenant_id = $1 and vector_store_id = $2 and batch_id = $3",
+            *(store_id, batch_id),
+        )
         if not rows:
             raise BatchNotFound(batch_id)
         return FileBatch(batch_id, store_id, rows[0]["created_at"], Counter(row["status"] for row in rows))
 
     async def attributes(self, tenant_id: UUID, store_id: str, files: Collection[str]) -> dict[str, Mapping[str, Any]]:
         """The attributes of these files, by id."""
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(
-                "select file_id, attributes from vector_store_files "
-                "where tenant_id = $1 and vector_store_id = $2 and file_id = any($3)",
-                *(tenant_id, store_id, list(files)),
-            )
+        rows = await self._database.rows(
+            tenant_id,
+            "select file_id, attributes from vector_store_files "
+            "where tenant_id = $1 and vector_store_id = $2 and file_id = any($3)",
+            *(store_id, list(files)),
+        )
         return {row["file_id"]: row["attributes"] for row in rows}
 
     async def describe(self, tenant_id: UUID, store_id: str, file_id: str, attributes: Mapping[str, Any]) -> StoreFile:
         """Replace the attributes of a file. Raises FileNotFound."""
-        async with self._database.tenant(tenant_id) as connection:
-            await connection.execute(
-                "update vector_store_files set attributes = $4 "
-                "where tenant_id = $1 and vector_store_id = $2 and file_id = $3",
-                *(tenant_id, store_id, file_id, dict(attributes)),
-            )
+        await self._database.value(
+            tenant_id,
+            "update vector_store_files set attributes = $4 "
+            "where tenant_id = $1 and vector_store_id = $2 and file_id = $3",
+            *(store_id, file_id, dict(attributes)),
+        )
         return await self.get(tenant_id, store_id, file_id)
 
     async def remove(self, tenant_id: UUID, store_id: str, file_id: str) -> None:

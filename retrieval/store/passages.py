@@ -160,19 +160,13 @@ class PassageStore:
 
     async def note_unread(self, tenant_id: UUID, store_id: str, reader: int, files: int) -> None:
         """The worker with this lock has so many files to read, past the queue: while it lives, they are waiting."""
-        async with self._database.tenant(tenant_id) as connection:
-            await connection.execute(
-                "update vector_stores set unread = $4, reader = $3 where tenant_id = $1 and id = $2",
-                *(tenant_id, store_id, reader, files),
-            )
+        update = "update vector_stores set unread = $4, reader = $3 where tenant_id = $1 and id = $2"
+        await self._database.value(tenant_id, update, store_id, reader, files)
 
     async def remember(self, tenant_id: UUID, store_id: str, likeness: bytes) -> None:
         """Record, before the first write, which model writes to a store."""
-        async with self._database.tenant(tenant_id) as connection:
-            await connection.execute(
-                "update vector_stores set likeness = $3 where tenant_id = $1 and id = $2 and likeness is null",
-                *(tenant_id, store_id, likeness),
-            )
+        update = "update vector_stores set likeness = $3 where tenant_id = $1 and id = $2 and likeness is null"
+        await self._database.value(tenant_id, update, store_id, likeness)
 
     async def delete(self, tenant_id: UUID, store: str, *, also: Also = nothing) -> None:
         """Delete the store and those of its files that no other store contains; `also` runs in the same transaction.
@@ -191,36 +185,34 @@ class PassageStore:
 
     async def file(self, tenant_id: UUID, file_id: str) -> StoredFile:
         """With its text. Raises FileNotFound."""
-        async with self._database.tenant(tenant_id) as connection:
-            row = await connection.fetchrow(
-                "select id, filename, title, media_type, content, created_at from files "
-                "where tenant_id = $1 and id = $2",
-                *(tenant_id, file_id),
-            )
+        select = (
+            "select id, filename, title, media_type, content, created_at from files where tenant_id = $1 and id = $2"
+        )
+        row = await self._database.row(tenant_id, select, file_id)
         if row is None:
             raise FileNotFound(file_id)
         return StoredFile(**row)
 
     async def filenames(self, tenant_id: UUID, store_id: str) -> dict[str, str]:
         """The names of a store's files, by id."""
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(
-                "select v.file_id, f.filename from vector_store_files v "
-                "join files f on f.tenant_id = v.tenant_id and f.id = v.file_id "
-                "where v.tenant_id = $1 and v.vector_store_id = $2 order by f.filename, v.file_id",
-                *(tenant_id, store_id),
-            )
+        rows = await self._database.rows(
+            tenant_id,
+            "select v.file_id, f.filename from vector_store_files v "
+            "join files f on f.tenant_id = v.tenant_id and f.id = v.file_id "
+            "where v.tenant_id = $1 and v.vector_store_id = $2 order by f.filename, v.file_id",
+            store_id,
+        )
         return {row["file_id"]: row["filename"] for row in rows}
 
     async def sources(self, tenant_id: UUID, store_id: str) -> dict[str, bytes]:
         """The paths that a store was filled from, with the SHA-256 of the content read there."""
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(
-                "select v.path, f.sha256 from vector_store_files v "
-                "join files f on f.tenant_id = v.tenant_id and f.id = v.file_id "
-                "where v.tenant_id = $1 and v.vector_store_id = $2",
-                *(tenant_id, store_id),
-            )
+        rows = await self._database.rows(
+            tenant_id,
+            "select v.path, f.sha256 from vector_store_files v "
+            "join files f on f.tenant_id = v.tenant_id and f.id = v.file_id "
+            "where v.tenant_id = $1 and v.vector_store_id = $2",
+            store_id,
+        )
         return {row["path"]: row["sha256"] for row in rows}
 
     async def put(self, tenant_id: UUID, store_id: str, file: NewFile) -> bool:
@@ -237,16 +229,8 @@ class PassageStore:
             await connection.execute(
                 "insert into files (tenant_id, id, filename, title, media_type, bytes, sha256, content) "
                 "values ($1, $2, $3, $4, $5, $6, $7, $8)",
-                *(
-                    tenant_id,
-                    file_id,
-                    file.filename,
-                    file.title,
-                    file.media_type,
-                    file.size,
-                    file.sha256,
-                    file.content,
-                ),
+                *(tenant_id, file_id, file.filename, file.title, file.media_type),
+                *(file.size, file.sha256, file.content),
             )
             await connection.execute(
                 "insert into vector_store_files (tenant_id, vector_store_id, file_id, path, status, chunks, "
@@ -260,12 +244,12 @@ class PassageStore:
         self, tenant_id: UUID, store_id: str, paths: Sequence[str], attributes: Mapping[str, Any]
     ) -> None:
         """Replace the attributes of the files from these paths."""
-        async with self._database.tenant(tenant_id) as connection:
-            await connection.execute(
-                "update vector_store_files set attributes = $4::jsonb "
-                "where tenant_id = $1 and vector_store_id = $2 and path = any($3) and attributes <> $4::jsonb",
-                *(tenant_id, store_id, list(paths), dict(attributes)),
-            )
+        await self._database.value(
+            tenant_id,
+            "update vector_store_files set attributes = $4::jsonb "
+            "where tenant_id = $1 and vector_store_id = $2 and path = any($3) and attributes <> $4::jsonb",
+            *(store_id, list(paths), dict(attributes)),
+        )
 
     async def remove(self, tenant_id: UUID, store_id: str, paths: Sequence[str]) -> None:
         """Remove the files from these paths; a path that is not there is not an error."""
@@ -322,8 +306,7 @@ class PassageStore:
     async def texts(self, tenant_id: UUID, spans: Sequence[SourceSpan]) -> dict[SourceSpan, str]:
         """The text of each span; spans of deleted files are missing."""
         columns = map(list, zip(*spans, strict=True)) if spans else ([], [], [])
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(_TEXTS, tenant_id, *columns)
+        rows = await self._database.rows(tenant_id, _TEXTS, *columns)
         return {SourceSpan(row[0], row[1], row[2]): row["text"] for row in rows}
 
     async def read(self, tenant_id: UUID, hits: Sequence[Hit]) -> dict[ChunkKey, Candidate]:
@@ -331,16 +314,14 @@ class PassageStore:
         if not hits:
             return {}
         columns = zip(*(hit.key for hit in hits), strict=True)
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(_READ, tenant_id, *map(list, columns))
+        rows = await self._database.rows(tenant_id, _READ, *map(list, columns))
         found = {ChunkKey(row[0], row[1], row[2]): row for row in rows}
         return {hit.key: _candidate(hit, found[hit.key]) for hit in hits if hit.key in found}
 
     async def windows(self, tenant_id: UUID, keys: Sequence[ChunkKey]) -> dict[ChunkKey, Windows]:
         """The late-interaction vectors of these chunks; chunks deleted since the search are missing."""
         columns = zip(*keys, strict=True) if keys else ([], [], [])
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(_WINDOWS, tenant_id, *map(list, columns))
+        rows = await self._database.rows(tenant_id, _WINDOWS, *map(list, columns))
         return {ChunkKey(row[0], row[1], row[2]): _windows(row["windows"], row["window_scales"]) for row in rows}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from itertools import count
 from typing import BinaryIO, TypeAlias
 from uuid import UUID
 
@@ -76,10 +77,9 @@ class UploadStore:
 
     async def get(self, tenant_id: UUID, file_id: str) -> Upload:
         """Raises FileNotFound."""
-        async with self._database.tenant(tenant_id) as connection:
-            row = await connection.fetchrow(
-                f"select {_COLUMNS} from files where tenant_id = $1 and id = $2", tenant_id, file_id
-            )
+        row = await self._database.row(
+            tenant_id, f"select {_COLUMNS} from files where tenant_id = $1 and id = $2", file_id
+        )
         if row is None:
             raise FileNotFound(file_id)
         return Upload(**row)
@@ -89,30 +89,24 @@ class UploadStore:
     ) -> list[Upload]:
         """Files after this one, in order of creation."""
         order, beyond = ("desc", "<") if newest_first else ("asc", ">")
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(
-                f"""select {_COLUMNS} from files f
-                     where tenant_id = $1 and ($2::text is null or purpose = $2)
-                       and ($3::text is null or (created_at, id) {beyond} (
-                               select created_at, id from files a where a.tenant_id = $1 and a.id = $3))
-                     order by created_at {order}, id {order} limit $4""",
-                *(tenant_id, purpose, after, limit),
-            )
+        rows = await self._database.rows(
+            tenant_id,
+            f"""select {_COLUMNS} from files f
+                 where tenant_id = $1 and ($2::text is null or purpose = $2)
+                   and ($3::text is null or (created_at, id) {beyond} (
+                           select created_at, id from files a where a.tenant_id = $1 and a.id = $3))
+                 order by created_at {order}, id {order} limit $4""",
+            *(purpose, after, limit),
+        )
         return [Upload(**row) for row in rows]
 
     async def pieces(self, tenant_id: UUID, file_id: str) -> AsyncGenerator[bytes, None]:
         """The file as it was uploaded, piece by piece; no connection is held between pieces."""
-        number = 0
-        while True:
-            async with self._database.tenant(tenant_id) as connection:
-                piece = await connection.fetchval(
-                    "select data from file_pieces where tenant_id = $1 and file_id = $2 and number = $3",
-                    *(tenant_id, file_id, number),
-                )
-            if piece is None:
+        select = "select data from file_pieces where tenant_id = $1 and file_id = $2 and number = $3"
+        for number in count():
+            if (piece := await self._database.value(tenant_id, select, file_id, number)) is None:
                 return
             yield piece
-            number += 1
 
     async def read(self, tenant_id: UUID, file_id: str) -> bytes:
         return b"".join([piece async for piece in self.pieces(tenant_id, file_id)])

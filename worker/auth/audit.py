@@ -72,12 +72,12 @@ class AuditLog:
 
     async def list(self, tenant_id: UUID, *, limit: int, before: int | None = None) -> list[Note]:
         """The newest first; with `before`, those that precede this position."""
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(
-                "select position, at, via, subject, address, act, object, detail from audit_log "
-                "where $1::bigint is null or position < $1 order by position desc limit $2",
-                *(before, limit),
-            )
+        rows = await self._database.rows(
+            tenant_id,
+            "select position, at, via, subject, address, act, object, detail from audit_log "
+            "where tenant_id = $1 and ($2::bigint is null or position < $2) order by position desc limit $3",
+            *(before, limit),
+        )
         return [_note(dict(row)) for row in rows]
 
     async def forget(self, days: float) -> None:

@@ -104,11 +104,11 @@ class Keys:
 
     async def list(self, tenant_id: UUID) -> list[ApiKey]:
         """All keys of a tenant, newest first, including invalid ones."""
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(
-                "select id, name, hint, scopes, created_at, expires_at, revoked_at, last_used_at, bounds "
-                "from api_keys order by created_at desc, id"
-            )
+        rows = await self._database.rows(
+            tenant_id,
+            "select id, name, hint, scopes, created_at, expires_at, revoked_at, last_used_at, bounds "
+            "from api_keys where tenant_id = $1 order by created_at desc, id",
+        )
         return [ApiKey(**{**row, "scopes": known(row["scopes"])}) for row in rows]
 
     async def revoke(self, tenant_id: UUID, id: str, *, by: Actor = WORKER) -> bool:
@@ -134,12 +134,12 @@ class Keys:
 
     async def grant(self, tenant_id: UUID, id: str) -> Grant | None:
         """What the key with this id grants now; None when it is unknown, expired or revoked."""
-        async with self._database.tenant(tenant_id) as connection:
-            row = await connection.fetchrow(
-                "select scopes, expires_at, bounds from api_keys where id = $1 and revoked_at is null "
-                "and (expires_at is null or expires_at > now())",
-                id,
-            )
+        row = await self._database.row(
+            tenant_id,
+            "select scopes, expires_at, bounds from api_keys where tenant_id = $1 and id = $2 and revoked_at is null "
+            "and (expires_at is null or expires_at > now())",
+            id,
+        )
         if row is None:
             return None
         return Grant(id, tenant_id, known(row["scopes"]), row["expires_at"], _bounds(row["bounds"]))

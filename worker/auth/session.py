@@ -118,20 +118,22 @@ class Sessions:
 
     async def scopes(self, tenant_id: UUID, id: str) -> frozenset[Scope] | None:
         """What the session grants now; None when it has ended."""
-        async with self._database.tenant(tenant_id) as connection:
-            scopes = await connection.fetchval(
-                "select scopes from browser_sessions where id = $1 and revoked_at is null and expires_at > now()", id
-            )
+        scopes = await self._database.value(
+            tenant_id,
+            "select scopes from browser_sessions "
+            "where tenant_id = $1 and id = $2 and revoked_at is null and expires_at > now()",
+            id,
+        )
         return None if scopes is None else known(scopes)
 
     async def list(self, tenant_id: UUID) -> list[Session]:
         """The valid sessions, newest first."""
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(
-                "select id, person, scopes, address, agent, created_at, last_used_at, expires_at from browser_sessions "
-                "where revoked_at is null and expires_at > now() order by created_at desc, id limit $1",
-                LISTED_MAX,
-            )
+        rows = await self._database.rows(
+            tenant_id,
+            "select id, person, scopes, address, agent, created_at, last_used_at, expires_at from browser_sessions "
+            "where tenant_id = $1 and revoked_at is null and expires_at > now() order by created_at desc, id limit $2",
+            LISTED_MAX,
+        )
         return [Session(**{**row, "scopes": known(row["scopes"])}) for row in rows]
 
     async def revoke(self, tenant_id: UUID, *ids: str, by: Actor) -> Sequence[str]:

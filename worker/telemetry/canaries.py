@@ -352,28 +352,28 @@ class CanaryStore:
     async def ungraded(self, tenant_id: UUID, canary: Canary, limit: int) -> list[tuple[str, Answered]]:
         """Stored answers of one tenant that are part of a canary and not graded yet: the newest, the same number of
         both arms, in an order that does not reveal the arm."""
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(
-                """
-                with found as (
-                    select distinct on (unit) unit, treated, r.id, r.input, r.body, r.created_at
-                      from canary_answers a
-                      join traces t on t.tenant_id = $1 and t.attributes->>'canary' = $3
-                                   and t.attributes->>'canary_unit' = encode(a.unit, 'hex')
-                      join responses r on r.tenant_id = $1 and r.id = t.response_id and r.status = 'completed'
-                                      and r.previous_response_id is null
-                     where a.canary_id = $2
-                       and not exists (select from canary_votes v where v.canary_id = $2 and v.unit = a.unit
-                                                                     and v.measure = 'graded')
-                     order by unit, r.created_at
-                ), numbered as (
-                    select *, row_number() over (partition by treated order by created_at desc) as newest from found
-                )
-                select encode(unit, 'hex') as unit, id, input, body from numbered
-                 where newest <= greatest(1, $4 / 2) order by unit
-                """,
-                *(tenant_id, canary.id, canary.name, limit),
+        rows = await self._database.rows(
+            tenant_id,
+            """
+            with found as (
+                select distinct on (unit) unit, treated, r.id, r.input, r.body, r.created_at
+                  from canary_answers a
+                  join traces t on t.tenant_id = $1 and t.attributes->>'canary' = $3
+                               and t.attributes->>'canary_unit' = encode(a.unit, 'hex')
+                  join responses r on r.tenant_id = $1 and r.id = t.response_id and r.status = 'completed'
+                                  and r.previous_response_id is null
+                 where a.canary_id = $2
+                   and not exists (select from canary_votes v where v.canary_id = $2 and v.unit = a.unit
+                                                                 and v.measure = 'graded')
+                 order by unit, r.created_at
+            ), numbered as (
+                select *, row_number() over (partition by treated order by created_at desc) as newest from found
             )
+            select encode(unit, 'hex') as unit, id, input, body from numbered
+             where newest <= greatest(1, $4 / 2) order by unit
+            """,
+            *(canary.id, canary.name, limit),
+        )
         return [(row["unit"], Answered(row["id"], row["input"], row["body"])) for row in rows]
 
 

@@ -101,12 +101,12 @@ class Traces:
     async def annotate(self, tenant_id: UUID, response_id: str, notes: Mapping[str, str | None]) -> Mapping[str, Any]:
         """Add to the attributes of the turn that made a response; null removes one. Returns all of them, or none if the
         trace is gone or not written yet."""
-        async with self._database.tenant(tenant_id) as connection:
-            attributes: Mapping[str, Any] | None = await connection.fetchval(
-                "update traces set attributes = jsonb_strip_nulls(attributes || $3) "
-                "where tenant_id = $1 and response_id = $2 returning attributes",
-                *(tenant_id, response_id, dict(notes)),
-            )
+        attributes: Mapping[str, Any] | None = await self._database.value(
+            tenant_id,
+            "update traces set attributes = jsonb_strip_nulls(attributes || $3) "
+            "where tenant_id = $1 and response_id = $2 returning attributes",
+            *(response_id, dict(notes)),
+        )
         return attributes or {}
 
     async def forget(self, *, days: float, per_tenant: int) -> None:

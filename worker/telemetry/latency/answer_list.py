@@ -121,22 +121,22 @@ QUESTIONS = """
 select r.id, left((select string_agg(part->>'text', ' ')
                      from jsonb_array_elements(
                          case when jsonb_typeof(asked->'content') = 'array' then asked->'content' else '[]' end) as part
-                    where part->>'type' = 'input_text'), $2) as question
+                    where part->>'type' = 'input_text'), $3) as question
   from responses r
  cross join lateral (select value as asked
                        from jsonb_array_elements(r.input) with ordinality as each(value, position)
                       where value->>'type' = 'message' and value->>'role' = 'user'
                       order by position desc limit 1) as last
- where r.id = any($1)
+ where r.tenant_id = $1 and r.id = any($2)
 """
 
 CALLS = """
 select item->>'type' as type, item->>'call_id' as call_id, item->>'name' as name,
-       left(item->>'arguments', $2) as arguments, left(item->>'output', $2) as output
+       left(item->>'arguments', $3) as arguments, left(item->>'output', $3) as output
   from responses r, jsonb_array_elements(r.body->'output') with ordinality as each(item, position)
- where r.id = $1 and item->>'type' in ('function_call', 'function_call_output')
+ where r.tenant_id = $1 and r.id = $2 and item->>'type' in ('function_call', 'function_call_output')
  order by position
- limit $3
+ limit $4
 """
 
 
@@ -144,15 +144,13 @@ async def questions_of(database: Database, tenant_id: UUID, response_ids: Sequen
     """By response id; responses that were not stored are left out."""
     if not response_ids:
         return {}
-    async with database.tenant(tenant_id) as connection:
-        rows = await connection.fetch(QUESTIONS, list(response_ids), QUESTION_CHARS)
+    rows = await database.rows(tenant_id, QUESTIONS, list(response_ids), QUESTION_CHARS)
     return {row["id"]: row["question"] for row in rows if row["question"]}
 
 
 async def calls_of(database: Database, tenant_id: UUID, response_id: str) -> list[dict[str, Any]]:
     """The tool calls of a stored response, in their order: name, arguments and output as texts."""
-    async with database.tenant(tenant_id) as connection:
-        rows = await connection.fetch(CALLS, response_id, TEXT_CHARS, 2 * CALLS_MAX)
+    rows = await database.rows(tenant_id, CALLS, response_id, TEXT_CHARS, 2 * CALLS_MAX)
     outputs = {row["call_id"]: row["output"] for row in rows if row["type"] == "function_call_output"}
     return [
         {"name": row["name"], "arguments": row["arguments"], "output": outputs.get(row["call_id"])}
@@ -194,6 +192,4 @@ select id, input, body from known
 
 async def accepted_answers(database: Database, tenant_id: UUID, why: Collection[Why], limit: int) -> list[Answered]:
     """The newest accepted answers of one tenant, for any of these reasons."""
-    async with database.tenant(tenant_id) as connection:
-        rows = await connection.fetch(ACCEPTED, tenant_id, list(why), limit)
-    return [Answered(**row) for row in rows]
+    return [Answered(**row) for row in await database.rows(tenant_id, ACCEPTED, list(why), limit)]

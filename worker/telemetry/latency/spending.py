@@ -107,11 +107,8 @@ class Spending:
 
     async def of_key(self, tenant_id: UUID, key_id: str, since: datetime) -> float:
         """The cost of a key's responses since then; `since` is the beginning of an hour."""
-        async with self._database.tenant(tenant_id) as connection:
-            cost: float = await connection.fetchval(
-                "select coalesce(sum(cost), 0) from spending where key_id = $1 and at >= $2", key_id, since
-            )
-        return cost
+        select = "select coalesce(sum(cost), 0) from spending where tenant_id = $1 and key_id = $2 and at >= $3"
+        return float(await self._database.value(tenant_id, select, key_id, since))
 
     async def forget(self) -> None:
         """Remove rows older than a year. For all tenants."""
