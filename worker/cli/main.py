@@ -22,6 +22,7 @@ from worker.setting import ConfigError
 
 log = logging.getLogger("firsttoken")
 
+CREW = "worker.lifecycle.crew.crew.serve_crew"  # models and servers are for its members: this process stays small
 EXIT_FAILED, EXIT_UNREAD = 1, 141
 STANDARD_ERROR = 2  # the last of the three descriptors that every process has
 LOG_FORMAT = "%(asctime)s %(levelname)-7s {who}%(name)s: %(message)s"
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         if command == SERVE and config.workers > 1 and member is None:
-            return _run_crew(config, flags, rest["began"])
+            command, rest = CREW, {"began": rest["began"], "flags": flags}
         return _run(command, config, {**rest, "member": member} if member else rest, member)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return EXIT_INTERRUPTED
@@ -101,21 +102,6 @@ def _failures() -> tuple[type[BaseException], ...]:
     ours = (StartError, ConfigError, EmbeddedPostgresError, MigrationError, UnsafeRole)
     of_packages = (InferenceError, RetrievalError, AgentError)
     return (*ours, *of_packages, asyncpg.PostgresError, *DATABASE_AWAY)
-
-
-def _run_crew(config: Config, flags: dict[str, str], began: float) -> int:
-    """Models and servers are for the members alone: this process stays small."""
-    import uvloop
-
-    from agents.errors import AgentError
-    from worker.lifecycle.crew.crew import serve_crew
-
-    try:
-        leave_to_loop()
-        uvloop.run(serve_crew(config, began=began, flags=flags))
-    except (StartError, ConfigError, AgentError, OSError) as error:
-        return _fail(error)
-    return 0
 
 
 async def _stoppable(command: Coroutine[Any, Any, None]) -> None:

@@ -17,7 +17,7 @@ import orjson
 from inference.remote.transport import Transport
 from worker.errors import StartError
 from worker.lifecycle.crew.member import LEAVE, LINE_BYTES_MAX
-from worker.lifecycle.supervisor import Vitals, at_most, retry_s
+from worker.lifecycle.supervisor import Vitals, at_most, first_of, retry_s
 
 LOOK_S, LOOK_STARTING_S = 1.0, 0.1  # between two checks; shorter while a start is awaited
 LOOK_TIMEOUT_S = 5.0
@@ -52,6 +52,7 @@ class Child:
     ) -> None:
         self.name = name
         self.is_ready = asyncio.Event()
+        self.keeping: asyncio.Task[None] | None = None  # once it was begun
         self._command, self._hello, self._told = command, hello, told
         self._transport, self._url, self._path = transport, url, path
         self._process: asyncio.subprocess.Process | None = None
@@ -69,6 +70,19 @@ class Child:
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nobody keeps it any more, although it was ready once and nobody has asked it to stop."""
+        over = self.keeping is not None and self.keeping.done()
+        return over and self._was_ready and not self._stopping.is_set()
+
+    async def begin(self) -> None:
+        """Keep it from here on; return when it is ready. Raises StartError."""
+        self.keeping = asyncio.create_task(self.keep(), name=self.name)
+        await first_of(self.is_ready.wait(), asyncio.wait([self.keeping]))
+        if self.keeping.done():
+            self.keeping.result()
 
     async def keep(self) -> None:
         """Return when it was stopped. Raises StartError if it ends before it was ever ready: that is an error for

@@ -35,7 +35,7 @@ from worker.lifecycle.crew.child import Child
 from worker.lifecycle.crew.member import socket_in
 from worker.lifecycle.process import StopSignals, give_notice, say
 from worker.lifecycle.ready_file import FIRST_START, Ready, check_folder, ready_files
-from worker.lifecycle.supervisor import first_of
+from worker.lifecycle.supervisor import all_of, first_of
 
 ENGINE, FILE = "engine", "models.toml"
 NAME_CHARS_MAX = 24  # of a model in the name of its process: the path of a socket has 107 at most
@@ -199,28 +199,19 @@ class Crew:
             return {**given, **own, **self._models.of_workers}
 
         self.workers = [
-            self._child(f"worker-{number}", "serve", of_workers, "/readyz", transport)
-            for number in range(1, config.workers + 1)
+            self._child(f"worker-{number}", "serve", of_workers, "/readyz") for number in range(1, config.workers + 1)
         ]
         self.engines = [self._engine(each, len(begun)) for each in begun]
-        self._keeping: list[asyncio.Task[None]] = []
-        self._leaving: set[asyncio.Task[None]] = set()  # of engines that are no longer used
 
     def _engine(self, engine: SharedEngine, count: int) -> Child:
         """One of this many engines, which share the memory limit."""
         settings = {**self._of_engine, **engine.flags, "listen": engine.address}
         if allowed := settings.get("memory_mb"):
             settings["memory_mb"] = str(max(1, int(allowed) // count))
-        return self._child(engine.process, "engine", lambda: settings, "/health", self._transport, engine.model or None)
+        return self._child(engine.process, "engine", lambda: settings, "/health", engine.model or None)
 
     def _child(
-        self,
-        name: str,
-        command: str,
-        settings: Callable[[], Mapping[str, str]],
-        path: str,
-        transport: Transport,
-        model: str | None = None,
+        self, name: str, command: str, settings: Callable[[], Mapping[str, str]], path: str, model: str | None = None
     ) -> Child:
         def line(descriptor: int) -> Sequence[str]:
             flags = [f"--{setting.replace('_', '-')}={text}" for setting, text in settings().items()]
@@ -233,7 +224,7 @@ class Crew:
             place = {"folder": str(self._folder), "introduces": introduces, "reads_samples": is_first}
             return {**place, "model": model}
 
-        return Child(name, line, hello, self._hear, transport, f"unix:{socket_in(self._folder, name)}", path)
+        return Child(name, line, hello, self._hear, self._transport, f"unix:{socket_in(self._folder, name)}", path)
 
     def _hear(self, message: dict[str, Any]) -> None:
         if "ready" in message and not self._introduction.done():
@@ -241,39 +232,21 @@ class Crew:
 
     async def start(self) -> Ready:
         """Return when all are ready. Raises StartError if one of them cannot start."""
-        if len(self.engines) > 1:
-            for engine in self.engines:  # one after the other: each sizes itself by the memory that is free then
-                await self._begin(engine)
-        begun = {task.get_name() for task in self._keeping}
-        self._keeping += [
-            asyncio.create_task(child.keep(), name=child.name) for child in self._all if child.name not in begun
-        ]
-        ready = asyncio.create_task(self._ready(), name="ready")
-        try:
-            await asyncio.wait([ready, *self._keeping], return_when=asyncio.FIRST_COMPLETED)
-            for task in self._keeping:
-                if task.done():
-                    task.result()
-            return await ready
-        finally:
-            ready.cancel()
-
-    async def _ready(self) -> Ready:
-        for child in self._all:
-            await child.is_ready.wait()
+        first = self.engines if len(self.engines) > 1 else []
+        for engine in first:  # one after the other: each sizes itself by the memory that is free then
+            await engine.begin()
+        await all_of(*(child.begin() for child in self._all if child not in first))
         return await self._introduction
 
     async def serve_until(self, stop: asyncio.Event) -> None:
         """Raises the error that ends a supervising task: none should end."""
         asked = asyncio.create_task(stop.wait(), name="stop")
         try:
-            while not asked.done():
-                watched = {asked, *self._keeping} - self._leaving
-                done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-                if ended := done - self._leaving:
-                    for task in ended - {asked}:
-                        task.result()
-                    return
+            while not (asked.done() or any(child.is_lost for child in self._all)):
+                await asyncio.wait({asked, *_kept(self._all)}, return_when=asyncio.FIRST_COMPLETED)
+            for child in self._all:
+                if child.is_lost and child.keeping:
+                    child.keeping.result()
         finally:
             asked.cancel()
 
@@ -299,7 +272,7 @@ class Crew:
                 if not await self._relieved(worker):
                     break
         for engine in leaving:
-            await self._end(engine)
+            await self._leave(engine)
 
     async def _relieved(self, worker: Child) -> bool:
         """Whether its successor is ready, and no further renewal was requested before."""
@@ -317,66 +290,47 @@ class Crew:
                 child = self._engine(each, len({*self._models.engines, *(engine.model for engine in wanted)}))
                 begun.append((each, child))
                 self.engines.append(child)
-                await self._begin(child)
+                await child.begin()
             left = self._models.take([each for each, _ in begun])
         except (StartError, OSError):
             for _, child in begun:
-                await self._end(child)
+                await self._leave(child)
             raise
         gone = {engine.process for engine in left}
         return [child for child in self.engines if child.name in gone]
 
-    async def _begin(self, child: Child) -> None:
-        """Return when it is ready. Raises StartError."""
-        keeping = asyncio.create_task(child.keep(), name=child.name)
-        self._keeping.append(keeping)
-        self._leaving.add(keeping)  # one that cannot start does not end the crew
-        await first_of(child.is_ready.wait(), asyncio.wait([keeping]))
-        if keeping.done():
-            keeping.result()
-        self._leaving.discard(keeping)
-
-    async def _end(self, child: Child) -> None:
+    async def _leave(self, engine: Child) -> None:
         """Stop an engine that is no longer used."""
-        tasks = [task for task in self._keeping if task.get_name() == child.name]
-        self._leaving.update(tasks)
-        child.ask()
-        if not await _ended(tasks, None, LEAVE_S):
-            child.kill()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self.engines.remove(child)
-        self._keeping = [task for task in self._keeping if task not in tasks]
+        await _end([engine], LEAVE_S, asyncio.Event())
+        self.engines.remove(engine)
 
     async def stop(self, drain_s: float, hurried: asyncio.Event) -> None:
         """Stop the workers first: the engine must serve until the last response is sent."""
         if self._renewing is not None:
             self._renewing.cancel()
         for members in (self.workers, self.engines):
-            names = {child.name for child in members}
-            tasks = [task for task in self._keeping if task.get_name() in names]
-            for child in members:
-                child.ask()
-            if not await _ended(tasks, hurried, drain_s + LEAVE_S):
-                for child in members:
-                    child.ask()  # again: it is urgent
-                await _ended(tasks, None, LEAVE_S)
-            for child, task in zip(members, tasks, strict=False):
-                if not task.done():
-                    child.kill()
-            if tasks:
-                await asyncio.wait(tasks)
-        await asyncio.gather(*self._keeping, return_exceptions=True)
+            await _end(members, drain_s + LEAVE_S, hurried)
 
     @property
     def _all(self) -> Iterable[Child]:
         return (*self.engines, *self.workers)
 
 
-async def _ended(tasks: Sequence[asyncio.Task[None]], hurried: asyncio.Event | None, within_s: float) -> bool:
-    """Whether all exited in time, before a second signal."""
-    if tasks:
-        await first_of(asyncio.wait(tasks), *([hurried.wait()] if hurried else []), within_s=within_s)
-    return all(task.done() for task in tasks)
+def _kept(members: Iterable[Child]) -> list[asyncio.Task[None]]:
+    """The tasks that still keep one of them."""
+    return [child.keeping for child in members if child.keeping and not child.keeping.done()]
+
+
+async def _end(members: Sequence[Child], within_s: float, hurried: asyncio.Event) -> None:
+    """Return when all have exited: asked to, after `within_s` or when it is urgent once more, and killed at last."""
+    for urgent, wait_s in ((hurried, within_s), (asyncio.Event(), LEAVE_S)):
+        for child in members:
+            child.ask()
+        if tasks := _kept(members):
+            await first_of(asyncio.wait(tasks), urgent.wait(), within_s=wait_s)
+    for child in members:
+        child.kill()
+    await asyncio.gather(*(child.keeping for child in members if child.keeping), return_exceptions=True)
 
 
 def _this_program() -> Sequence[str]:
