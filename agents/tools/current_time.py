@@ -8,46 +8,26 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from agents.tool import ToolError, tool
 
-# Places that users ask for and that are not names of zones.
+# Places that users ask for and that are not names of zones, by their zones.
 PLACES = {
-    "barcelona": "Europe/Madrid",
-    "basel": "Europe/Zurich",
-    "beijing": "Asia/Shanghai",
-    "boston": "America/New_York",
-    "cape town": "Africa/Johannesburg",
-    "china": "Asia/Shanghai",
-    "cologne": "Europe/Berlin",
-    "delhi": "Asia/Kolkata",
-    "edinburgh": "Europe/London",
-    "france": "Europe/Paris",
-    "frankfurt": "Europe/Berlin",
-    "geneva": "Europe/Zurich",
-    "germany": "Europe/Berlin",
-    "hamburg": "Europe/Berlin",
-    "hanoi": "Asia/Ho_Chi_Minh",
-    "houston": "America/Chicago",
-    "india": "Asia/Kolkata",
-    "italy": "Europe/Rome",
-    "las vegas": "America/Los_Angeles",
-    "miami": "America/New_York",
-    "milan": "Europe/Rome",
-    "montreal": "America/Toronto",
-    "mumbai": "Asia/Kolkata",
-    "munich": "Europe/Berlin",
-    "new delhi": "Asia/Kolkata",
-    "osaka": "Asia/Tokyo",
-    "philadelphia": "America/New_York",
-    "rio de janeiro": "America/Sao_Paulo",
-    "saint petersburg": "Europe/Moscow",
-    "san diego": "America/Los_Angeles",
-    "san francisco": "America/Los_Angeles",
-    "seattle": "America/Los_Angeles",
-    "shenzhen": "Asia/Shanghai",
-    "spain": "Europe/Madrid",
-    "tel aviv": "Asia/Jerusalem",
-    "uk": "Europe/London",
-    "united kingdom": "Europe/London",
-    "washington": "America/New_York",
+    "Africa/Johannesburg": "cape town",
+    "America/Chicago": "houston",
+    "America/Los_Angeles": "las vegas, san diego, san francisco, seattle",
+    "America/New_York": "boston, miami, philadelphia, washington",
+    "America/Sao_Paulo": "rio de janeiro",
+    "America/Toronto": "montreal",
+    "Asia/Ho_Chi_Minh": "hanoi",
+    "Asia/Jerusalem": "tel aviv",
+    "Asia/Kolkata": "delhi, india, mumbai, new delhi",
+    "Asia/Shanghai": "beijing, china, shenzhen",
+    "Asia/Tokyo": "osaka",
+    "Europe/Berlin": "cologne, frankfurt, germany, hamburg, munich",
+    "Europe/London": "edinburgh, uk, united kingdom",
+    "Europe/Madrid": "barcelona, spain",
+    "Europe/Moscow": "saint petersburg",
+    "Europe/Paris": "france",
+    "Europe/Rome": "italy, milan",
+    "Europe/Zurich": "basel, geneva",
 }
 REGIONS = ("Africa", "America", "Antarctica", "Arctic", "Asia", "Atlantic", "Australia", "Europe", "Indian", "Pacific")
 
@@ -71,7 +51,7 @@ def find_zone(name: str) -> str:
     """
     region, _, city = name.partition("/")
     for wanted in (_folded(name), _folded(city if region in REGIONS else name.split(",")[0])):
-        if zone := _zones().get(wanted) or PLACES.get(wanted):
+        if zone := _zones().get(wanted):
             return zone
     raise ToolError(f"unknown time zone '{name[:60]}', use an IANA name such as Europe/Berlin")
 
@@ -82,8 +62,9 @@ def _folded(name: str) -> str:
 
 @cache
 def _zones() -> dict[str, str]:
-    """Zones by their full name and by their last part, the city; names of regions win over old aliases."""
-    by_name: dict[str, str] = {}
+    """Zones by their full name, by their last part, the city, and by places; names of regions win over old aliases."""
+    by_place = {place: zone for zone, places in PLACES.items() for place in places.split(", ")}
+    by_city: dict[str, str] = {}
     for zone in sorted(available_timezones(), key=lambda zone: ("/" in zone, zone)):
-        by_name.setdefault(_folded(zone.rpartition("/")[2]), zone)
-    return by_name | {_folded(zone): zone for zone in available_timezones()}
+        by_city.setdefault(_folded(zone.rpartition("/")[2]), zone)
+    return by_place | by_city | {_folded(zone): zone for zone in available_timezones()}
