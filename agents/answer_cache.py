@@ -91,13 +91,21 @@ class NextStep:
 
     @property
     def key(self) -> bytes | None:
-        """None if its answer must not be reused."""
-        turn = self.turn
+        """None if its answer must not be reused: sampling without a seed asks for a new answer each time, and log
+        probabilities belong to the generation that they were computed for."""
+        turn, sampling = self.turn, self.sampling
+        draws = sampling.temperature > 0 and sampling.seed is None
+        if draws or sampling.top_logprobs is not None or sampling.ignore_eos:
+            return None
         strict = [function.strict for function in self.offer.definitions]
         form = (turn.answer_format.schema, turn.answer_format.strict) if turn.answer_format else None
-        held = (sorted(self.offer.callable), turn.tool_choice, strict, form, self.calls_max, turn.stop)
-        model = f"{self.candidate.name} {self.candidate.version}"
-        return AnswerCache.key(turn.salt, model, self.prompt, self.sampling, repr((held, bool(self.steps))))
+        # What constrains the answer, in place of its compiled grammar.
+        held = (sorted(self.offer.callable), turn.tool_choice, strict, form, self.calls_max, turn.stop, self.steps > 0)
+        model = self.candidate.name, self.candidate.version
+        told = repr((turn.salt, model, replace(sampling, grammar=None), held))
+        digest = blake2b(told.encode(), digest_size=KEY_BYTES)
+        digest.update(array("q", self.prompt).tobytes())
+        return digest.digest()
 
     def computing_s(self, answer: CachedAnswer) -> float:
         """The time that generating this answer would take."""
@@ -118,18 +126,6 @@ class AnswerCache:
 
     def __repr__(self) -> str:
         return f"<AnswerCache {len(self._kept)} answers | {self._kept.size} of {self._kept.size_max} bytes>"
-
-    @staticmethod
-    def key(salt: str, model: str, prompt: Sequence[int], sampling: Sampling, held: str) -> bytes | None:
-        """`held` identifies the constraint of the answer, in place of its compiled grammar. None if an answer must not
-        be reused: sampling without a seed asks for a new answer each time, and log probabilities belong to the
-        generation that they were computed for."""
-        draws = sampling.temperature > 0 and sampling.seed is None
-        if draws or sampling.top_logprobs is not None or sampling.ignore_eos:
-            return None
-        digest = blake2b(repr((salt, model, replace(sampling, grammar=None), held)).encode(), digest_size=KEY_BYTES)
-        digest.update(array("q", prompt).tobytes())
-        return digest.digest()
 
     def find(self, step: NextStep, trace: Trace) -> tuple[CachedGeneration | None, CacheAnswer | None]:
         """The cached answer of a step, or what caches the generated one. It has a span of its own, which Server-Timing
