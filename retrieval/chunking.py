@@ -44,16 +44,8 @@ class Piece(NamedTuple):
     end: int
 
 
-def split(document: Document, count: Callable[[str], int]) -> list[Chunk]:
-    """Chunks in text order, never across a heading, never overlapping, without those that contain no word.
-
-    `count` returns a text's tokens in the embedder's vocabulary. Chunks beyond CHUNKS_MAX are dropped.
-    """
-    return fitted(document, pieces(document), count)
-
-
 def pieces(document: Document) -> list[Piece]:
-    """The text without parts that contain no word, split at the best places."""
+    """The text without parts that contain no word, split at the best places, never across a heading."""
     markdown = document.media_type == "text/markdown"
     found = (
         Piece(number, section.start + start, section.start + start + len(text))
@@ -64,7 +56,8 @@ def pieces(document: Document) -> list[Piece]:
 
 
 def fitted(document: Document, pieces: Iterable[Piece], count: Callable[[str], int]) -> list[Chunk]:
-    """Pieces as chunks; one of more than CHUNK_TOKENS_MAX tokens is split again."""
+    """Pieces as chunks, in text order; one of more than CHUNK_TOKENS_MAX tokens is split again. `count` returns a
+    text's tokens in the embedder's vocabulary. Those beyond CHUNKS_MAX are dropped."""
     markdown = document.media_type == "text/markdown"
     chunks = (
         Chunk(document.sections[piece.section].heading, part, begin, begin + len(part), tokens)

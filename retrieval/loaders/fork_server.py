@@ -57,10 +57,6 @@ class ForkServer:
     def pid(self) -> int:
         return self._process.pid
 
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
     def begin(self) -> Reader:
         """A reader that waits for its file. Raises OSError if the server is gone, or no descriptors are left."""
         link, its_link = socket.socketpair()

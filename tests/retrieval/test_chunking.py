@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +13,9 @@ from retrieval.chunking import (
     CHUNK_TOKENS_MAX,
     Chunk,
     embedded_text,
+    fitted,
     passage_title,
-    split,
+    pieces,
 )
 from retrieval.loaders import markdown, source
 from retrieval.loaders.document import HEADING_CHARS_MAX, TITLE_CHARS_MAX, Document
@@ -36,6 +39,10 @@ Use the package.
 firsttoken serve
 ```
 """
+
+
+def split(document: Document, count: Callable[[str], int]) -> list[Chunk]:
+    return fitted(document, pieces(document), count)
 
 
 def count_words(text: str) -> int:
