@@ -27,10 +27,9 @@ from benchmarks.retrieval.bench import TENANT, Bench, opened, sides
 from benchmarks.retrieval.corpora import PODS, Corpus, corpora
 from benchmarks.retrieval.large import LARGE, build, table
 from retrieval.config import SCORE_THRESHOLD
-from retrieval.quality.evaluate import Evaluation, evaluate
+from retrieval.quality.evaluate import Evaluation, as_dict, evaluate, quality_table, stage_table
 from retrieval.quality.measures import judge
 from retrieval.quality.questions import Question
-from retrieval.quality.report import as_dict, quality_table, stage_table
 from retrieval.records import CountedStore, SourceSpan
 from retrieval.retriever import Retriever
 from worker.cli.evals.outcome import difference

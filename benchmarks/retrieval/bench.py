@@ -21,9 +21,8 @@ from migrations.embedded import EmbeddedPostgres
 from migrations.pool import Database
 from retrieval.config import RetrievalConfig
 from retrieval.ingest import IngestReport, Progress, ingest
-from retrieval.quality.evaluate import percentiles
+from retrieval.quality.evaluate import markdown, percentiles
 from retrieval.quality.questions import Line, Question, resolve
-from retrieval.quality.report import markdown
 from retrieval.store import PassageStore
 from worker.auth.keys import Keys
 from worker.auth.secret import read_secret

@@ -24,13 +24,12 @@ from benchmarks.retrieval.bench import TENANT, Bench
 from benchmarks.retrieval.corpora import Corpus
 from inference.embedding.windows import PassageVectors, unit
 from retrieval.candidate import ChunkKey
-from retrieval.chunking import Chunk, split
+from retrieval.chunking import Chunk, fitted, pieces
 from retrieval.config import RetrievalConfig
 from retrieval.errors import UnreadableFile
 from retrieval.filter import Comparison
 from retrieval.loaders import formats
-from retrieval.quality.evaluate import percentiles
-from retrieval.quality.report import markdown
+from retrieval.quality.evaluate import markdown, percentiles
 from retrieval.records import CountedStore, NewFile
 from retrieval.store import PassageStore, SearchResult
 
@@ -159,7 +158,7 @@ def _documents() -> Iterator[tuple[str, str, str, list[Chunk]]]:
             document = formats.load(path, path.read_bytes())
         except (UnreadableFile, OSError):
             continue
-        chunks = iter(split(document, _tokens))
+        chunks = iter(fitted(document, pieces(document), _tokens))
         while part := list(islice(chunks, FILE_CHUNKS_MAX)):
             first, last = part[0].start, part[-1].end
             moved = [replace(chunk, start=chunk.start - first, end=chunk.end - first) for chunk in part]

@@ -1,10 +1,11 @@
-"""Runs judged questions and measures every stage of retrieval: what it finds, and how long it takes."""
+"""Runs judged questions and measures every stage of retrieval: what it finds, and how long it takes, as tables for
+people and as JSON for programs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from uuid import UUID
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from inference.trace import Trace
 from retrieval.candidate import Hit, Scored
 from retrieval.passage import Passage
-from retrieval.quality.measures import Judgement, Quality, judge, quality
+from retrieval.quality.measures import RANKS_MAX, RECALL_RANKS, Judgement, Quality, judge, quality
 from retrieval.quality.questions import Question
 from retrieval.query import Query
 from retrieval.records import SourceSpan
@@ -23,8 +24,7 @@ RANKINGS: tuple[Ranking, ...] = get_args(Ranking)
 STAGES = ("embed", "search", "fuse", "rerank", "read", "compress")
 
 
-@dataclass(frozen=True, slots=True)
-class Percentiles:
+class Percentiles(NamedTuple):
     p50: float
     p95: float
 
@@ -89,9 +89,8 @@ async def evaluate(
     return evaluation
 
 
-def percentiles(values: Iterable[float]) -> Percentiles:
-    p50, p95 = np.percentile(list(values), (50, 95))
-    return Percentiles(float(p50), float(p95))
+def percentiles(values: Sequence[float]) -> Percentiles:
+    return Percentiles(*np.percentile(values, (50, 95)).tolist())
 
 
 def _rankings(stages: Stages) -> Iterator[tuple[Ranking, list[SourceSpan]]]:
@@ -114,3 +113,64 @@ def _candidates(ranked: Iterable[Scored[Hit]]) -> list[Hit]:
 
 def _spans(candidates: Iterable[Hit]) -> list[SourceSpan]:
     return [SourceSpan(candidate.key.file_id, candidate.start, candidate.end) for candidate in candidates]
+
+
+# The stages that a ranking waits for. A search of both sides does not show the cost of one side alone.
+STAGES_OF: dict[Ranking, tuple[str, ...]] = {
+    "fused": ("embed", "search", "fuse"),
+    "reranked": ("embed", "search", "fuse", "rerank"),
+    "given to the model": ("embed", "search", "fuse", "rerank", "read", "compress"),
+}
+
+
+def quality_table(evaluation: Evaluation) -> str:
+    """Markdown: one row per ranking."""
+    recalls = (f"recall@{ranks}" for ranks in RECALL_RANKS)
+    rows = [["", *recalls, f"MRR@{RANKS_MAX}", f"nDCG@{RANKS_MAX}", "p50 ms", "p95 ms"]]
+    for ranking in RANKINGS:
+        measured = evaluation.qualities[ranking]
+        numbers = [*measured.recall.values(), measured.mrr, measured.ndcg]
+        rows.append([ranking, *(f"{number:.3f}" for number in numbers), *_times(evaluation, ranking)])
+    return markdown(rows)
+
+
+def stage_table(evaluation: Evaluation) -> str:
+    rows = [["stage", "p50 ms", "p95 ms"]]
+    rows += [[name, *_shown(ms)] for name, ms in evaluation.percentiles_ms.items()]
+    return markdown(rows)
+
+
+def as_dict(evaluation: Evaluation) -> dict[str, Any]:
+    return {
+        "questions": len(evaluation.passages),
+        "rankings": {
+            ranking: {
+                **{f"recall@{ranks}": value for ranks, value in measured.recall.items()},
+                f"mrr@{RANKS_MAX}": measured.mrr,
+                f"ndcg@{RANKS_MAX}": measured.ndcg,
+            }
+            for ranking, measured in evaluation.qualities.items()
+        },
+        "stages_ms": {name: ms._asdict() for name, ms in evaluation.percentiles_ms.items()},
+        "stages_skipped": evaluation.skipped,
+        "passage_tokens": evaluation.tokens,
+    }
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Columns of equal width, readable without being rendered. The first row is the header."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    head, *body = (
+        f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))} |" for row in rows
+    )
+    return "\n".join([head, f"|{'|'.join('-' * (width + 2) for width in widths)}|", *body])
+
+
+def _times(evaluation: Evaluation, ranking: Ranking) -> list[str]:
+    columns = [evaluation.stage_ms[stage] for stage in STAGES_OF.get(ranking, ())]
+    sums = [sum(times) for times in zip(*columns, strict=True)] if columns and not evaluation.skipped else []
+    return _shown(percentiles(sums)) if sums else ["", ""]
+
+
+def _shown(times_ms: Percentiles) -> list[str]:
+    return [f"{ms:.1f}" for ms in times_ms]

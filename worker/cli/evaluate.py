@@ -11,9 +11,8 @@ from tqdm import tqdm
 
 from retrieval.config import PASSAGES_MAX
 from retrieval.embedding import check_model
-from retrieval.quality.evaluate import Evaluation, evaluate
+from retrieval.quality.evaluate import Evaluation, as_dict, evaluate, quality_table, stage_table
 from retrieval.quality.questions import Resolved, UnusableQuestions, read_questions, resolve
-from retrieval.quality.report import as_dict, quality_table, stage_table
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
 from worker.cli.tenant import open_tenant

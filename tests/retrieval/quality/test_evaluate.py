@@ -13,9 +13,17 @@ from inference.embedding.embedder import Embedder
 from inference.embedding.registry import Embedders
 from retrieval.config import RetrievalConfig
 from retrieval.ingest import ingest
-from retrieval.quality.evaluate import RANKINGS, STAGES, Evaluation, evaluate
+from retrieval.quality.evaluate import (
+    RANKINGS,
+    STAGES,
+    Evaluation,
+    as_dict,
+    evaluate,
+    markdown,
+    quality_table,
+    stage_table,
+)
 from retrieval.quality.questions import Line, Question, resolve
-from retrieval.quality.report import as_dict, markdown, quality_table, stage_table
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
 from tests.retrieval.patience import patient
