@@ -8,7 +8,7 @@ import os
 import signal
 import statistics
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 
@@ -69,10 +69,10 @@ async def _findings(config: Config) -> AsyncIterator[Finding]:
         return
     if port := _port(config):
         yield port
-    yield await asyncio.to_thread(_secret, config)
-    yield await asyncio.to_thread(_agents, config)
+    yield await _looked(_secret, config, "secret", "see docs/operations.md, Backup")
+    yield await _looked(_agents, config, "agents", "fix the file, or choose another one with --agents")
     yield await _database(config)
-    yield await asyncio.to_thread(_embedders, config)
+    yield await _looked(_embedders, config, "embedders", "choose others with --embedder and --embedders")
     if config.engines is not None:  # the engines' machines have the memory and processors that matter
         async for of_engine in engine_findings(config):
             yield of_engine
@@ -118,20 +118,21 @@ def _port(config: Config) -> Finding | None:
     return None
 
 
-def _secret(config: Config) -> Finding:
+async def _looked(look: Callable[[Config], Finding], config: Config, name: str, todo: str) -> Finding:
+    """What is found in files that settings name. If that is a problem, there is something to do."""
     try:
-        read_secret(config, Home(config.home))
-    except (StartError, OSError) as error:
-        return Finding("secret", Level.PROBLEM, str(error), "see docs/operations.md, Backup")
+        return await asyncio.to_thread(look, config)
+    except (StartError, InvalidAgents, ModelNotLoaded, OSError) as error:
+        return Finding(name, Level.PROBLEM, str(error), todo)
+
+
+def _secret(config: Config) -> Finding:
+    read_secret(config, Home(config.home))
     return Finding("secret", Level.OK, "it can be read")
 
 
 def _agents(config: Config) -> Finding:
-    try:
-        agents = read_agents(config).agents
-    except (StartError, InvalidAgents, OSError) as error:
-        return Finding("agents", Level.PROBLEM, str(error), "fix the file, or choose another one with --agents")
-    return Finding("agents", Level.OK, ", ".join(agents) or "none")
+    return Finding("agents", Level.OK, ", ".join(read_agents(config).agents) or "none")
 
 
 async def _database(config: Config) -> Finding:
@@ -149,10 +150,7 @@ async def _database(config: Config) -> Finding:
 
 
 def _embedders(config: Config) -> Finding:
-    try:
-        files = [EmbedderFile.tried(path) for path in embedder_files(config)]
-    except (StartError, ModelNotLoaded) as error:
-        return Finding("embedders", Level.PROBLEM, str(error), "choose others with --embedder and --embedders")
+    files = [EmbedderFile.tried(path) for path in embedder_files(config)]
     names = [f"{file.name} with {file.dimensions} dimensions" for file in files]
     return Finding("embedders", Level.OK, ", ".join(names), numbers={"embedders": len(files)})
 
