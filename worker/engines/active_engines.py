@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeAlias
@@ -22,7 +21,7 @@ from inference.remote.remote_model import RemoteModel
 from inference.trace import Trace
 from worker.auth.secret import Secret
 from worker.config import Config
-from worker.engines.engine_config import load_for, read_token
+from worker.engines.engine_config import found, load_for, read_token
 from worker.engines.exchange import EngineTransport
 from worker.engines.local_model import LoadedShare, open_model
 from worker.engines.model_file import ModelFile, ModelTable, read_models
@@ -132,7 +131,7 @@ async def open_engines(
         async with _open_several(config, file, secret, supervisor, progress) as engines:
             yield engines
         return
-    path = await asyncio.to_thread(load_for, "--model", partial(find, folder=Home(config.home).models), config.model)
+    path = await asyncio.to_thread(found, "--model", config.model, config)
     if config.engines is not None:
         async with open_remote(config, secret, supervisor) as remote:
             yield ActiveEngines(ModelRegistry.of(remote), {remote.name: remote}, {remote.name: path})
@@ -157,7 +156,7 @@ async def _open_several(
     async with AsyncExitStack() as stack:
         pool = ModelPool(config, here_, report)
         stack.push_async_callback(pool.close)
-        await asyncio.to_thread(load_for, "models.toml", lambda _: pool.prepare(), None)
+        await asyncio.to_thread(load_for, "models.toml", pool.prepare)
         models: dict[str, Served] = dict(pool.models)
         for name, table in elsewhere.items():
             remote = await stack.enter_async_context(open_remote(table.applied(config), secret, supervisor))
@@ -266,7 +265,7 @@ async def open_remote(config: Config, secret: Secret, supervisor: Supervisor) ->
         transport = EngineTransport(read_token(config))
         return RemoteModel.load(path, engines_in(config.engines or ""), transport, digest, config.context)
 
-    path = await asyncio.to_thread(load_for, "--model", partial(find, folder=Home(config.home).models), config.model)
+    path = await asyncio.to_thread(found, "--model", config.model, config)
     model = await asyncio.to_thread(load_for, "--model", load, path)
     watch = None
     try:

@@ -10,9 +10,8 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from inference.adapter import Adapter, adapters_in
 from inference.attention import AUTO, WINDOW
@@ -29,8 +28,8 @@ from worker.config import Config
 from worker.errors import StartError
 from worker.home import Home
 
+P = ParamSpec("P")
 T = TypeVar("T")
-Loaded = TypeVar("Loaded")
 
 LOOKUP, NO_DRAFTS = Path("lookup"), Path("none")  # in place of a draft model's name
 MB = 10**6
@@ -129,14 +128,19 @@ def _adapters(setting: str | None, models: Path) -> tuple[Adapter, ...]:
     return tuple(found)
 
 
-def load_for(setting: str, load: Callable[[Loaded], T], what: Loaded) -> T:
+def load_for(setting: str, load: Callable[P, T], *what: P.args, **how: P.kwargs) -> T:
     """Load what a setting names. Raises StartError, which names the setting."""
     try:
-        return load(what)
+        return load(*what, **how)
     except AdapterNotLoaded as error:
         raise StartError(f"{error} (--lora)") from error
     except (ModelNotLoaded, InvalidTemplate) as error:
         raise StartError(f"{error} ({setting})") from error
+
+
+def found(setting: str, name: Path | None, config: Config) -> Path:
+    """The file of a model that a setting names. Raises StartError, which names the setting."""
+    return load_for(setting, find, name, Home(config.home).models)
 
 
 def _beside(config: Config) -> int:
@@ -171,10 +175,9 @@ def embedder_files(config: Config) -> list[Path]:
 
     Raises StartError.
     """
-    models = Home(config.home).models
     named = [Path(name.strip()) for name in (config.embedders or "").split(",") if name.strip()]
-    default = load_for("--embedder", partial(find, folder=models), config.embedder) if config.embedder else EMBEDDER
-    further = [load_for("--embedders", partial(find, folder=models), name) for name in named]
+    default = found("--embedder", config.embedder, config) if config.embedder else EMBEDDER
+    further = [found("--embedders", name, config) for name in named]
     files = list(dict.fromkeys([default, *further]))
     has_bundled = model_name(EMBEDDER) in map(model_name, files)
     return files if has_bundled else [*files, EMBEDDER]
@@ -183,8 +186,7 @@ def embedder_files(config: Config) -> list[Path]:
 @asynccontextmanager
 async def open_embedders(config: Config) -> AsyncIterator[Embedders]:
     default, *further = await asyncio.to_thread(embedder_files, config)
-    load = partial(Embedders.load, further=further)
-    embedders = await asyncio.to_thread(load_for, "--embedder, --embedders", load, default)
+    embedders = await asyncio.to_thread(load_for, "--embedder, --embedders", Embedders.load, default, further=further)
     try:
         yield embedders
     finally:
@@ -196,8 +198,7 @@ async def open_reranker(config: Config) -> AsyncIterator[CrossEncoder | None]:
     if config.reranker is None:
         yield None
         return
-    models = Home(config.home).models
-    path = await asyncio.to_thread(load_for, "--reranker", partial(find, folder=models), config.reranker)
+    path = await asyncio.to_thread(found, "--reranker", config.reranker, config)
     reranker = await asyncio.to_thread(load_for, "--reranker", CrossEncoder.load, path)
     try:
         yield reranker

@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from functools import partial
 from threading import Event
 from typing import TypeAlias
 
@@ -46,8 +45,7 @@ async def open_model(
     engine = allowance.config
     trace = trace or Trace()
     with trace.span("weights"), while_wanted(progress) as reports:
-        load = partial(ChatModel.load, progress=reports)
-        model = await asyncio.to_thread(load_for, "--model", load, engine)
+        model = await asyncio.to_thread(load_for, "--model", ChatModel.load, engine, reports)
     calibrations = Calibrations(Home(config.home).calibrations)
     calibrator = Calibrator(engine, calibrations, lambda: model.steps, lambda: model.is_busy)
     try:

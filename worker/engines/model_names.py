@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import partial
 from pathlib import Path
 
 from agents.definition import AgentRegistry
@@ -12,7 +11,7 @@ from inference.errors import ModelNotLoaded
 from inference.llama import model_name
 from inference.provisioning.catalogue import SMOL_CHAT, find, names_of
 from worker.config import Config
-from worker.engines.engine_config import embedder_files, is_fetched, load_for, read_token, versions
+from worker.engines.engine_config import embedder_files, found, is_fetched, load_for, read_token, versions
 from worker.engines.model_aliases import ModelAliases
 from worker.engines.model_file import read_models
 from worker.errors import StartError
@@ -38,8 +37,7 @@ def check_files(config: Config) -> None:
         read_token(config)
     beside = list(map(model_name, embedder_files(config)))
     if config.reranker is not None:
-        find_reranker = partial(find, folder=Home(config.home).models)
-        beside.append(model_name(load_for("--reranker", find_reranker, config.reranker)))
+        beside.append(model_name(found("--reranker", config.reranker, config)))
     names_at_work(config, agent_registry, aliases, models, beside, files={}, tools=NAMES)
 
 
