@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from agents.prompt import numbered
-from retrieval.cut import sentences
+from retrieval.compress import sentences
 from retrieval.passage import Passage as Retrieved
 from training.values import Chooser, capital, lines
 

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from inference.trace import Span, Trace
-from retrieval.branch import Question
+from retrieval.retriever import Question
 
 QUESTION = Question(UUID(int=0), "any", None, Trace(), None)
 

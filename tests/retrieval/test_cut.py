@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from inference.embedding.windows import Windows
 from retrieval.candidate import Candidate
-from retrieval.cut import CUT_TOKENS_MIN, Cutter, sentence_scores, sentences, window_scores, word_shares
+from retrieval.compress import CUT_TOKENS_MIN, Cutter, sentence_scores, sentences, window_scores, word_shares
 
 Make = Callable[..., Candidate]
 TEXT = "The harbour opens at six. A berth costs 40 euros. Dogs are welcome here. Swimming is not allowed at all."

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from inference.embedding.registry import Embedders
 from inference.trace import Span, Trace, now_ns
-from retrieval.branch import Question
 from retrieval.config import SCORE_THRESHOLD, RetrievalConfig
 from retrieval.errors import StoreNotFound
 from retrieval.filter import Comparison
@@ -20,7 +19,7 @@ from retrieval.ingest import ingest
 from retrieval.passage import Passage
 from retrieval.query import Query
 from retrieval.rank import Reranker
-from retrieval.retriever import Retriever
+from retrieval.retriever import Question, Retriever
 from retrieval.store import PassageStore
 from tests.retrieval.patience import patient
 
