@@ -35,7 +35,7 @@ from inference.remote.transport import PROTOCOL
 from inference.trace import now_ns
 from worker.edge.body import BUDGET, Budget, is_gone, read_body
 from worker.edge.guard import guard_of
-from worker.engines.channel import keep_alive
+from worker.engines.exchange import keep_alive
 from worker.engines.served_channel import HttpBody, ServedChannel, SharedReply, TokenStream
 from worker.errors import ApiError, ClientGone, invalid
 from worker.http.error_mapping import explained

@@ -36,8 +36,7 @@ from inference.remote.transport import (
 )
 from tests.worker.engines.conftest import TOKEN
 from worker.engines import served_channel
-from worker.engines.channel import KEEPALIVE_PROBES, KEEPALIVE_S, keep_alive
-from worker.engines.exchange import EngineTransport
+from worker.engines.exchange import KEEPALIVE_PROBES, KEEPALIVE_S, EngineTransport, keep_alive
 from worker.engines.served_channel import ServedChannel, SharedReply
 
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n"
@@ -239,7 +238,7 @@ async def test_where_connections_are_not_shared_each_request_has_its_own(
 async def test_an_engine_that_does_not_answer_at_all_keeps_nobody_for_long(
     stub: Stub, transport: EngineTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.engines.channel.TAKEN_S", 0.1)
+    monkeypatch.setattr("worker.engines.exchange.TAKEN_S", 0.1)
     stub.head = b""
     one, two = Log(), Log()
     transport.post(stub.url, PATH, b"{}", one)
