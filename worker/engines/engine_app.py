@@ -19,7 +19,7 @@ from uuid import UUID
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from pydantic import ConfigDict, Field, StringConstraints
 
@@ -42,7 +42,7 @@ from worker.http.error_mapping import explained
 from worker.http.middleware import error_response, join_trace
 from worker.http.request import json_response
 from worker.lifecycle.supervisor import first_of
-from worker.telemetry.prometheus import Scraped, Stats, engine_gauges, memory_gauge
+from worker.telemetry.prometheus import Scraped, Stats, engine_gauges, family, memory_gauge
 from worker.wire import limits
 from worker.wire.options import Bias, SamplingParameters, TokenId
 from worker.wire.strict import Strict, Unsupported, only, parsed
@@ -176,30 +176,18 @@ def _customary(stats: Stats) -> list[Metric]:
     engine = stats()
     used = min(1.0, engine["running"] / engine["parallel"])  # a tenant below its share may run beyond them
     read, cached = engine["prompt_tokens_total"], engine["cached_tokens_total"]
-    gauges = (
+    customary = (
         ("num_requests_waiting", "Waiting requests", engine["waiting"]),
         ("num_requests_running", "Running requests", engine["running"]),
         ("kv_cache_usage_perc", "Share of the places for running requests in use, 0 to 1", used),
         ("gpu_cache_usage_perc", "The same, under its older name", used),
+        ("prompt_tokens_total", "Prompt tokens", read),
+        ("generation_tokens_total", "Generated tokens", engine["generated_tokens_total"]),
+        ("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache", read),
+        ("prefix_cache_hits_total", "Prompt tokens found in the prefix cache", cached),
     )
-    counters = (
-        ("prompt_tokens", "Prompt tokens", read),
-        ("generation_tokens", "Generated tokens", engine["generated_tokens_total"]),
-        ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache", read),
-        ("prefix_cache_hits", "Prompt tokens found in the prefix cache", cached),
-    )
-    return [
-        *(_family(GaugeMetricFamily, engine["model"], *each) for each in gauges),
-        *(_family(CounterMetricFamily, engine["model"], *each) for each in counters),
-    ]
-
-
-def _family(
-    kind: type[GaugeMetricFamily] | type[CounterMetricFamily], model: str, name: str, text: str, value: float
-) -> Metric:
-    family = kind(f"vllm:{name}", text, labels=["model_name"])
-    family.add_metric([model], float(value))
-    return family
+    model = [engine["model"]]
+    return [family(f"vllm:{name}", text, [(model, value)], "model_name") for name, text, value in customary]
 
 
 log = logging.getLogger("firsttoken.engine_app")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_left
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
@@ -218,62 +218,61 @@ class Scraped:
         self.collect = collect
 
 
+def family(name: str, text: str, samples: Iterable[tuple[Sequence[str], float]], *labels: str) -> Metric:
+    """One that ends in `_total` counts, any other is a gauge. A sample is the values of the labels, and its own."""
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    made = kind(name, text, labels=labels)
+    for values, value in samples:
+        made.add_metric(values, float(value))
+    return made
+
+
 def engine_gauges(stats: Stats) -> list[Metric]:
-    return [_family(name, value) for name, value in stats().items() if isinstance(value, (int, float, Mapping))]
+    """A mapping yields one sample for each position in a draft."""
+    families = []
+    for name, value in stats().items():
+        full_name, text = NAMED.get(name, (f"firsttoken_engine_{name}", "Of the engine"))
+        if isinstance(value, Mapping):
+            families.append(family(full_name, text, (([place], each) for place, each in value.items()), "position"))
+        elif isinstance(value, int | float):
+            families.append(family(full_name, text, [((), value)]))
+    return families
 
 
 def _each_model(stats: Callable[[], Mapping[str, Mapping[str, Any]]]) -> list[Metric]:
     """With several models, one series per model beside the sums. A model that is not loaded reports only that."""
-    families: dict[str, Metric] = {}
+    by_name: defaultdict[str, list[tuple[Sequence[str], float]]] = defaultdict(list)
     for model, told in stats().items():
         for name, value in told.items():
             if isinstance(value, int | float):
-                kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-                full_name = f"firsttoken_model_{name.removesuffix('_total')}"
-                family = families.setdefault(name, kind(full_name, "Engine of a model", labels=["model"]))
-                family.add_metric([model], float(value))  # type: ignore[attr-defined]
-    return list(families.values())
+                by_name[f"firsttoken_model_{name}"].append(([model], value))
+    return [family(name, "Engine of a model", samples, "model") for name, samples in by_name.items()]
 
 
 def _burn_rates(burn_rate: BurnRate) -> list[Metric]:
     text = "Late turns relative to those that the objective allows, by window"
-    family = GaugeMetricFamily("firsttoken_goodput_burn_rate", text, labels=["surface", "window"])
-    for surface, window, rate in burn_rate.rates(monotonic()):
-        family.add_metric([surface, window], round(rate, 3))
-    return [family]
+    rates = ((each, round(rate, 3)) for *each, rate in burn_rate.rates(monotonic()))
+    return [family("firsttoken_goodput_burn_rate", text, rates, "surface", "window")]
 
 
 def _starts(starts: Callable[[], Mapping[str, Trace]]) -> list[Metric]:
     """Duration of the newest start of the worker and of each model."""
-    family = GaugeMetricFamily("firsttoken_start_seconds", "The latest start, by phase", labels=["part", "phase"])
-    for part, trace in starts().items():
-        for span in trace.spans:
-            family.add_metric([part, span.name], span.duration_ms / 1e3)
-        family.add_metric([part, "all"], trace.duration_ms / 1e3)
-    return [family]
+    lasted_ms = (
+        ((part, phase), ms / 1e3)
+        for part, trace in starts().items()
+        for phase, ms in [*((span.name, span.duration_ms) for span in trace.spans), ("all", trace.duration_ms)]
+    )
+    return [family("firsttoken_start_seconds", "The latest start, by phase", lasted_ms, "part", "phase")]
 
 
 def _background_gauges(supervisor: Supervisor) -> list[Metric]:
-    up = GaugeMetricFamily("firsttoken_background_up", "Whether a background task is up", labels=["part"])
-    failures = CounterMetricFamily("firsttoken_background_failures", "Failures of the task", labels=["part"])
-    for part, vitals in supervisor.vitals.items():
-        up.add_metric([part], float(part not in supervisor.down))
-        failures.add_metric([part], float(sum(each.failures_total for each in vitals)))
-    return [up, failures]
-
-
-def _family(name: str, value: float | Mapping[str, float]) -> Metric:
-    """A mapping yields one sample for each position in a draft."""
-    if name in NAMED and not isinstance(value, Mapping):
-        return GaugeMetricFamily(*NAMED[name], value=float(value))
-    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    full_name = f"firsttoken_engine_{name.removesuffix('_total')}"
-    if not isinstance(value, Mapping):
-        return kind(full_name, "Of the engine", value=float(value))
-    family = kind(full_name, "Of the engine", labels=["position"])
-    for position, count in value.items():
-        family.add_metric([position], float(count))
-    return family
+    vitals = list(supervisor.vitals.items())
+    up = (([part], part not in supervisor.down) for part, _ in vitals)
+    failed = (([part], sum(each.failures_total for each in of_part)) for part, of_part in vitals)
+    return [
+        family("firsttoken_background_up", "Whether a background task is up", up, "part"),
+        family("firsttoken_background_failures_total", "Failures of the task", failed, "part"),
+    ]
 
 
 STATUS = Path("/proc/self/status")  # on Linux; elsewhere the ledger is empty
@@ -331,10 +330,9 @@ _RESIDENT = {"anonymous": "RssAnon", "file": "RssFile", "shared": "RssShmem"}
 def memory_gauge(stats: Stats) -> list[Metric]:
     if not STATUS.exists():
         return []
-    family = GaugeMetricFamily("firsttoken_memory_bytes", "Resident memory of the process", labels=["part"])
-    for part, size in parts(STATUS.read_text(), {**stats(), "unused_bytes": unused_bytes()}).items():
-        family.add_metric([part], float(size))
-    return [family]
+    sizes = parts(STATUS.read_text(), {**stats(), "unused_bytes": unused_bytes()})
+    samples = (([part], size) for part, size in sizes.items())
+    return [family("firsttoken_memory_bytes", "Resident memory of the process", samples, "part")]
 
 
 class Counts:
@@ -348,11 +346,8 @@ class Counts:
     def add(self, *labels: str, amount: float = 1.0) -> None:
         self._series[labels] = self._series.get(labels, 0.0) + amount
 
-    def collect(self) -> list[CounterMetricFamily]:
-        family = CounterMetricFamily(self._name, self._text, labels=self._labels)
-        for labels, value in list(self._series.items()):
-            family.add_metric(labels, value)
-        return [family]
+    def collect(self) -> list[Metric]:
+        return [family(f"{self._name}_total", self._text, list(self._series.items()), *self._labels)]
 
 
 class Histogram:
@@ -374,11 +369,11 @@ class Histogram:
         series[-1] += value
 
     def collect(self) -> list[HistogramMetricFamily]:
-        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
+        made = HistogramMetricFamily(self._name, self._text, labels=self._labels)
         ends = [*map(floatToGoString, self._bounds), "+Inf"]
         for labels, (*counts, total) in list(self._series.items()):
-            family.add_metric(labels, list(zip(ends, accumulate(counts), strict=True)), total)
-        return [family]
+            made.add_metric(labels, list(zip(ends, accumulate(counts), strict=True)), total)
+        return [made]
 
 
 # The burn rate is how fast the error budget of an objective is spent, over several windows at once. A rate of 1 spends
