@@ -128,23 +128,25 @@ class RequestedServers:
         known = self._lists.get(key, start_ns) if server.known is None else server.known
         tools = known or ()
         if known is None:
-            connection = self._server(server)
+            connection = self.connection(server)
             try:
                 async with asyncio.timeout(LIST_S):
                     tools = await self._listed(connection)
                 self._lists.put(key, tools, now_ns())
             except Exception as error:  # top-level boundary: another machine, and the client library
-                reason = self._reason(connection, error)
+                reason = self.reason(connection, error)
         span = trace.add("mcp_list_tools", start_ns, now_ns(), lane="tools", cached=known is not None)
         span.attributes |= {"server": server.label, "tools": len(tools), "failed": bool(reason)}
+        return OpenServer(self, server, tools, reason, trace)
 
-        def lost(connection: Any, error: Exception, start_ns: int) -> None:
-            span = trace.add("mcp_connect", start_ns, now_ns(), lane="tools", failed=True)
-            span.attributes |= {"server": server.label, "reason": self._reason(connection, error)}
+    def connection(self, server: RequestedServer) -> Any:
+        table = ServerTable(url=server.url, headers=dict(server.headers))
+        return self._library.McpServer.guarded(server.label, table, is_private=server.is_private)
 
-        return OpenServer(server, tools, reason, lambda: self._server(server), self._library.McpTool, lost)
+    def tool(self, function: FunctionTool, server: OpenServer, offer: Offer) -> Any:
+        return self._library.McpTool(function.name, function.schema, server, offer.name, offer.idempotent)
 
-    def _reason(self, connection: Any, error: Exception) -> str:
+    def reason(self, connection: Any, error: Exception) -> str:
         return storable(connection.trouble or self._library.outline(error))[:REASON_CHARS_MAX]
 
     async def _listed(self, connection: Any) -> tuple[Offer, ...]:
@@ -153,23 +155,12 @@ class RequestedServers:
         fit = [offer for offer in offers if self._is_fit(offer.schema) and _is_storable(offer.schema)]
         return tuple({offer.name: offer for offer in reversed(fit)}.values())[::-1]  # the first of each name
 
-    def _server(self, server: RequestedServer) -> Any:
-        table = ServerTable(url=server.url, headers=dict(server.headers))
-        return self._library.McpServer.guarded(server.label, table, is_private=server.is_private)
-
 
 class OpenServer:
-    """A server in one turn. It is connected at its first call, until the turn ends. `lost` is told why it is not, with
-    the time at which that began."""
+    """A server in one turn. It is connected at its first call, until the turn ends."""
 
     def __init__(
-        self,
-        asked: RequestedServer,
-        offers: Sequence[Offer],
-        reason: str,
-        make: Callable[[], Any],
-        tool: Callable[..., Any],
-        lost: Callable[[Any, Exception, int], None],
+        self, servers: RequestedServers, asked: RequestedServer, offers: Sequence[Offer], reason: str, trace: Trace
     ) -> None:
         self.label = asked.label
         used = [
@@ -182,14 +173,13 @@ class OpenServer:
         self.listing = ToolListing(self.label, tuple(offer.shown for offer in listed), reason)
         self.functions = tuple(_function(asked, offer) for offer in used)
         self.tools = tuple(
-            tool(function.name, function.schema, self, offer.name, offer.idempotent)
-            for function, offer in zip(self.functions, used, strict=True)
+            servers.tool(function, self, offer) for function, offer in zip(self.functions, used, strict=True)
         )
         if asked.about and self.functions:
             first, *others = self.functions
             described = replace(first, description=f"{asked.about}\n{first.description}")
             self.functions = (described, *others)
-        self._make, self._lost = make, lost
+        self._servers, self._asked, self._trace = servers, asked, trace
         self._server: Any = None
         self._staying: asyncio.Task[None] | None = None
         self._ready, self._over = asyncio.Event(), asyncio.Event()
@@ -197,7 +187,7 @@ class OpenServer:
     async def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> str:
         """The result as text. Raises ToolError for every failure."""
         if self._staying is None:
-            self._server = self._make()
+            self._server = self._servers.connection(self._asked)
             self._staying = asyncio.create_task(self._stay(), name=f"mcp:{self.label}")
         await self._ready.wait()
         result: str = await self._server.call(tool, arguments, timeout_s)
@@ -211,7 +201,8 @@ class OpenServer:
                 self._ready.set()
                 await self._over.wait()
         except Exception as error:  # top-level boundary: another machine, and the client library
-            self._lost(self._server, error, start_ns)  # its calls say that it cannot be reached
+            span = self._trace.add("mcp_connect", start_ns, now_ns(), lane="tools", failed=True)
+            span.attributes |= {"server": self.label, "reason": self._servers.reason(self._server, error)}
         finally:
             self._ready.set()
 

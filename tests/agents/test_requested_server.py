@@ -23,7 +23,7 @@ DROP = READ._replace(name="drop", read_only=False, idempotent=False)
 
 
 def opened(server: RequestedServer, *offers: Offer) -> OpenServer:
-    return OpenServer(server, offers or (READ, DROP), "", lambda: None, lambda *parts: parts, lambda *_: None)
+    return OpenServer(RequestedServers(Library([]), lambda _: True), server, offers or (READ, DROP), "", Trace())
 
 
 @pytest.mark.parametrize(
