@@ -17,10 +17,10 @@ import json
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from agents.errors import InvalidTurn
@@ -41,8 +41,6 @@ from inference.trace import now_ns
 from retrieval.passage import Passage
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 CUT_NOTE = "\n[cut: the result was longer]"
 
@@ -136,11 +134,7 @@ class Toolbox:
         context = replace(context, deadline_ns=start_ns + int(timeout_s * 1e9))
         try:
             async with asyncio.timeout(timeout_s):
-                output = await retried(
-                    lambda: called.run(arguments, context),
-                    again=called.idempotent,
-                    remaining_s=lambda: context.remaining_s,
-                )
+                output = await _attempted(called, arguments, context)
         except TimeoutError:
             return ToolResult.error(f"{name} took longer than {timeout_s:g} seconds and was stopped", start_ns)
         except ToolError as error:
@@ -154,21 +148,21 @@ class Toolbox:
         return ToolResult(shorten(output, result_chars), False, start_ns, end_ns)
 
 
-async def retried(attempt: Callable[[], Awaitable[T]], *, again: bool, remaining_s: Callable[[], float]) -> T:
-    """The result of the first attempt that succeeds. Retries only with `again`, and only while the next wait is shorter
-    than the remaining time.
+async def _attempted(called: ServerTool, arguments: str, context: ToolContext) -> str:
+    """The result of the first attempt that succeeds. Only an idempotent tool is run again, and only while the next wait
+    is shorter than the remaining time.
 
     Raises what the last attempt raised; a ToolError is the tool's answer and is not retried, unless it is TryAgain.
     """
-    for wait_s in WAITS_S if again else ():
+    for wait_s in WAITS_S if called.idempotent else ():
         try:
-            return await attempt()
+            return await called.run(arguments, context)
         except Exception as error:  # top-level boundary: a tool is third-party code
             spread_s = wait_s * (1 + JITTER * random.random())
-            if (isinstance(error, ToolError) and not isinstance(error, TryAgain)) or remaining_s() <= spread_s:
+            if (isinstance(error, ToolError) and not isinstance(error, TryAgain)) or context.remaining_s <= spread_s:
                 raise
             await asyncio.sleep(spread_s)
-    return await attempt()
+    return await called.run(arguments, context)
 
 
 def shorten(text: str, chars_max: int) -> str:
