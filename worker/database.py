@@ -208,14 +208,13 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class _Place(Generic[T]):
     item: T
-    outcome: asyncio.Future[bool]
+    outcome: asyncio.Future[None]
 
 
 class GroupCommit(Generic[T]):
-    """`do` commits all items that it is given, or none, and returns for each whether it was written. For the event loop
-    only."""
+    """`do` commits all items that it is given, or raises and commits none. For the event loop only."""
 
-    def __init__(self, do: Callable[[UUID, Sequence[T]], Awaitable[Sequence[bool]]]) -> None:
+    def __init__(self, do: Callable[[UUID, Sequence[T]], Awaitable[None]]) -> None:
         self._do = do
         self._waiting: dict[UUID, deque[_Place[T]]] = {}
         self._in_progress: dict[UUID, asyncio.Task[None]] = {}
@@ -223,13 +222,13 @@ class GroupCommit(Generic[T]):
     def __repr__(self) -> str:
         return f"<GroupCommit {sum(map(len, self._waiting.values()))} wait | {len(self._in_progress)} tenants>"
 
-    async def put(self, tenant_id: UUID, item: T) -> bool:
-        """Whether the item was written. Raises what `do` raises. A caller that is cancelled may find it written or
-        not."""
+    async def put(self, tenant_id: UUID, item: T) -> None:
+        """Return when the item is written. Raises what `do` raises of this item. A caller that is cancelled may find it
+        written or not."""
         place = _Place(item, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(tenant_id, deque()).append(place)
         self._go_on(tenant_id)
-        return await place.outcome
+        await place.outcome
 
     async def settled(self, tenant_id: UUID) -> None:
         """Return when no transaction that was started before is in progress. Waiting items of cancelled callers are not
@@ -260,7 +259,7 @@ class GroupCommit(Generic[T]):
 
     async def _do_all(self, tenant_id: UUID, taken: Sequence[_Place[T]]) -> None:
         try:
-            done = await self._do(tenant_id, [place.item for place in taken])
+            await self._do(tenant_id, [place.item for place in taken])
         except DATABASE_AWAY as error:
             _fail(taken, error)
         except Exception as error:  # the boundary: one that is refused refuses no other
@@ -274,9 +273,9 @@ class GroupCommit(Generic[T]):
                 place.outcome.cancel()
             raise
         else:
-            for place, is_done in zip(taken, done, strict=True):
+            for place in taken:
                 if not place.outcome.done():
-                    place.outcome.set_result(is_done)
+                    place.outcome.set_result(None)
 
 
 def _wanted(taken: Sequence[_Place[T]]) -> bool:

@@ -103,14 +103,11 @@ class QueueStore:
         """Mark the response as in progress; no event is sent yet. Raises NotFound also when another worker owns it."""
         async with self._database.tenant(taken.tenant_id) as connection:
             begun = await connection.fetchval(
-                f"""update responses set status = 'in_progress', body = {KEPT} || $3
-                   where tenant_id = $1 and id = $2 and worker = $4 returning id""",
-                taken.tenant_id,
-                taken.response_id,
-                body,
-                taken.worker,
+                f"""update responses set status = 'in_progress', body = {KEPT} || $4
+                   where tenant_id = $1 and id = $2 and worker = $3 returning true""",
+                *(*taken, body),
             )
-        if begun is None:
+        if not begun:
             raise NotFound("response", taken.response_id)
 
     async def settle(self, taken: OwnedResponse) -> None:
@@ -180,10 +177,7 @@ async def _hold(connection: Connection, taken: OwnedResponse) -> bool:
     """Lock it for its worker until the end of the transaction. Whether that worker owns it."""
     return bool(
         await connection.fetchval(
-            "select true from responses where tenant_id = $1 and id = $2 and worker = $3 for update",
-            taken.tenant_id,
-            taken.response_id,
-            taken.worker,
+            "select true from responses where tenant_id = $1 and id = $2 and worker = $3 for update", *taken
         )
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -53,18 +54,10 @@ AT_ONCE_BYTES_MAX = 4 * 2**20
 ENDING_BYTES_MAX = AT_ONCE_BYTES_MAX // BATCH_MAX  # of one that is stored together with others
 
 
-@dataclass(frozen=True, slots=True)
-class NewResponse:
-    """A response that this worker begins."""
+class Row(NamedTuple):
+    """The beginning or the end of a response, in JSON."""
 
-    record: ResponseRecord
-    worker: int
-
-
-class Ending(NamedTuple):
-    """The end of a response that this worker made."""
-
-    row: bytes
+    json: bytes
     worker: int
 
 
@@ -80,8 +73,7 @@ class EventPage:
     expired: bool
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedResponse:
+class OwnedResponse(NamedTuple):
     """A response that a worker owns. Every change checks that it still does: another worker may have taken it over."""
 
     tenant_id: UUID
@@ -102,8 +94,8 @@ class RunningStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._new_responses = GroupCommit(self._begin_all)
-        self._endings = GroupCommit(self._end_all)
+        self._beginnings = GroupCommit(partial(self._store_all, "begin_responses", durable=False))
+        self._endings = GroupCommit(partial(self._store_all, "end_responses", durable=True))
 
     async def begin(self, tenant_id: UUID, record: ResponseRecord, worker: int) -> None:
         """Store a response that this worker begins, before any event is sent. Idempotent.
@@ -112,25 +104,21 @@ class RunningStore:
         and flush this row too. If Postgres crashes in between, the row is lost and stored again. Raises NotFound when
         another worker owns the response, or it has ended.
         """
-        if not await self._new_responses.put(tenant_id, NewResponse(record, worker)):
-            raise NotFound("response", record.id)
-
-    async def _begin_all(self, tenant_id: UUID, beginnings: Sequence[NewResponse]) -> list[bool]:
-        """In one round trip; more are needed only where another worker owns one of them."""
-        payload = orjson.dumps([beginning_row(beginning.record) for beginning in beginnings])
-        act = Act("begin_responses", tenant_id, payload, beginnings[0].worker)
         try:
-            await self._database.carry_out([act], durable=False)
+            await self._beginnings.put(tenant_id, Row(orjson.dumps(beginning_row(record)), worker))
         except NoDataFoundError:
-            if len(beginnings) == 1:
-                return [False]
-            return [begun for each in beginnings for begun in await self._begin_all(tenant_id, [each])]
-        return [True] * len(beginnings)
+            raise NotFound("response", record.id) from None
+
+    async def _store_all(self, act: str, tenant_id: UUID, rows: Sequence[Row], *, durable: bool) -> None:
+        """In one round trip. Raises NoDataFoundError where the worker does not own one of the responses, or one needs
+        more than this."""
+        payload = b"[%b]" % b",".join([row.json for row in rows])
+        await self._database.carry_out([Act(act, tenant_id, payload, rows[0].worker)], durable=durable)
 
     async def withdraw(self, tenant_id: UUID, response_id: str, worker: int) -> None:
         """Remove a response of which no event was sent, once it is stored or cannot be any more. Not one that goes on
         with what was said to another: its client knows it."""
-        await self._new_responses.settled(tenant_id)
+        await self._beginnings.settled(tenant_id)
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
                 """delete from responses r where tenant_id = $1 and id = $2 and worker = $3 and completed_at is null
@@ -209,31 +197,24 @@ class RunningStore:
         SaidMeanwhile when its body does not name what goes on.
         """
         if record.conversation_id is None:
-            ending = Ending(ending_row(record, events), worker)
-            if len(ending.row) <= ENDING_BYTES_MAX and await self._endings.put(tenant_id, ending):
-                return None
+            row = Row(ending_row(record, events), worker)
+            if len(row.json) <= ENDING_BYTES_MAX:
+                with suppress(NoDataFoundError):  # it was deleted, or something was said to it
+                    await self._endings.put(tenant_id, row)
+                    return None
         async with self._database.tenant(tenant_id) as connection:
-            row = await _store_end(connection, tenant_id, record, worker)
-            if row is None:
+            ended = await _store_end(connection, tenant_id, record, worker)
+            if ended is None:
                 raise NotFound("response", record.id)
-            if SUCCESSOR in row["body"] and SUCCESSOR not in record.body:
-                raise SaidMeanwhile(row["body"][SUCCESSOR])
+            if SUCCESSOR in ended["body"] and SUCCESSOR not in record.body:
+                raise SaidMeanwhile(ended["body"][SUCCESSOR])
             await _append(connection, tenant_id, events, worker, ())
-            if record.remembered and row["ended_before"] is None:
+            if record.remembered and ended["ended_before"] is None:
                 await _insert_turns(connection, tenant_id, record)
-            if record.conversation_id is not None and row["ended_before"] is None:
+            if record.conversation_id is not None and ended["ended_before"] is None:
                 items = (*record.input, *record.output)
                 await append_items(connection, tenant_id, record.conversation_id, items, record.id)
-            return await take_successor(connection, tenant_id, row["body"], worker)
-
-    async def _end_all(self, tenant_id: UUID, endings: Sequence[Ending]) -> list[bool]:
-        """In one round trip: all of them, or none where another worker owns one or something was said to one."""
-        payload = b"[%b]" % b",".join([ending.row for ending in endings])
-        try:
-            await self._database.carry_out([Act("end_responses", tenant_id, payload, endings[0].worker)])
-        except NoDataFoundError:
-            return [False] * len(endings)
-        return [True] * len(endings)
+            return await take_successor(connection, tenant_id, ended["body"], worker)
 
     async def generated_turns(self, tenant_id: UUID, digests: Sequence[bytes]) -> list[tuple[bytes, tuple[int, ...]]]:
         """The exact tokens of these turns, as far as they are stored."""
@@ -256,7 +237,7 @@ class RunningStore:
         rows = await self._database.fetch(
             "select tenant_id, id, worker from abandoned_responses($1, $2)", asker, of_others
         )
-        return [OwnedResponse(row["tenant_id"], row["id"], row["worker"]) for row in rows]
+        return [OwnedResponse(*row) for row in rows]
 
     async def adopt(self, taken: OwnedResponse, worker: int, *, has_room: bool) -> InterruptedResponse | None:
         """Take over an unfinished response of a lost worker, to resume it. None: it has ended, or another worker has
@@ -264,15 +245,12 @@ class RunningStore:
 
         Raises CannotResume, and NoCapacity where it could be resumed but for that; both change nothing.
         """
-        tenant_id, response_id = taken.tenant_id, taken.response_id
+        tenant_id, response_id, _ = taken
         async with self._database.tenant(tenant_id) as connection:
             makers = await connection.fetchval(
                 """update responses set worker = $4, makers = makers + 1
                    where tenant_id = $1 and id = $2 and worker = $3 and completed_at is null returning makers - 1""",
-                tenant_id,
-                response_id,
-                taken.worker,
-                worker,
+                *(*taken, worker),
             )
             if makers is None:
                 return None
@@ -298,16 +276,14 @@ class RunningStore:
 
         Its output stays in the conversation, and a terminal event is stored. Idempotent.
         """
-        tenant_id, response_id = taken.tenant_id, taken.response_id
+        tenant_id, response_id, _ = taken
         async with self._database.tenant(tenant_id) as connection:
             row = await connection.fetchrow(
                 """update responses set worker = null
                    where tenant_id = $1 and id = $2 and worker = $3
                    returning input, body, completed_at, (select c.id from conversations c
                               where c.tenant_id = $1 and c.id = responses.conversation_id) as conversation_id""",
-                tenant_id,
-                response_id,
-                taken.worker,
+                *taken,
             )
             if row is not None and row["completed_at"] is None:
                 stored = events_after(await _events(connection, tenant_id, response_id, -1), -1, sealed=True)

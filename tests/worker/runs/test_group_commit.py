@@ -23,7 +23,7 @@ class Desk:
         self.error: Exception | None = None
         self.taken = asyncio.Semaphore(0)
 
-    async def do(self, tenant_id: UUID, items: Sequence[int]) -> list[bool]:
+    async def do(self, tenant_id: UUID, items: Sequence[int]) -> None:
         self.done.append(items)
         self.taken.release()
         await self.open.wait()
@@ -31,7 +31,6 @@ class Desk:
             raise self.error
         if any(item < 0 for item in items):
             raise ValueError(items)
-        return [item % 2 == 0 for item in items]
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ async def test_what_comes_meanwhile_is_done_together(desk: Desk) -> None:
     told = [asyncio.create_task(group_commit.put(OURS, number)) for number in range(1000)]
     await asyncio.sleep(0)
     desk.open.set()
-    assert await asyncio.gather(*told) == [number % 2 == 0 for number in range(1000)]
+    await asyncio.gather(*told)
     assert len(desk.done) == -(-999 // BATCH_MAX) + 1  # the first one waits for nobody
     assert [number for items in desk.done for number in items] == [*range(1000)]
     assert repr(group_commit) == "<GroupCommit 0 wait | 0 tenants>"
@@ -52,11 +51,11 @@ async def test_what_comes_meanwhile_is_done_together(desk: Desk) -> None:
 
 async def test_tenants_do_not_wait_for_each_other(desk: Desk) -> None:
     group_commit = GroupCommit(desk.do)
-    told = [asyncio.create_task(group_commit.put(tenant, 2)) for tenant in (OURS, THEIRS)]
+    told = [asyncio.create_task(group_commit.put(tenant, 1)) for tenant in (OURS, THEIRS)]
     for _ in told:
         await desk.taken.acquire()
     desk.open.set()
-    assert all(await asyncio.gather(*told))
+    await asyncio.gather(*told)
 
 
 async def test_what_is_refused_refuses_nothing_else(desk: Desk) -> None:
@@ -86,4 +85,5 @@ async def test_what_nobody_waits_for_any_more_is_broken_off_and_what_waits_is_le
     await group_commit.settled(OURS)
     assert desk.done == [[1]]
     desk.open.set()
-    assert await group_commit.put(OURS, 4)
+    await group_commit.put(OURS, 4)
+    assert desk.done == [[1], [4]]
