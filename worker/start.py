@@ -58,7 +58,7 @@ from worker.runs.attachments import Attachments
 from worker.runs.batches.batch_store import BatchStore
 from worker.runs.batches.batch_worker import BatchWorker
 from worker.runs.batches.line_answer import answer_body
-from worker.runs.idempotency import IdempotencyClaims, IdempotencyStore
+from worker.runs.idempotency import IdempotencyKeys
 from worker.runs.manager import Runs
 from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore
@@ -289,7 +289,7 @@ def _assemble(
         running=RunningStore(database),
         steering=SteeringStore(database),
         queue=QueueStore(database),
-        claims=IdempotencyClaims(IdempotencyStore(database), presence.worker),
+        idempotency_keys=IdempotencyKeys(database, presence.worker),
         presence=presence,
         attachments=Attachments(
             ConversationStore(database), uploads, passages, loaders, seals, lambda: model_registry.sees

@@ -41,7 +41,7 @@ from worker.runs.attachments import Attachments
 from worker.runs.batches.batch_store import BatchStore
 from worker.runs.batches.batch_worker import BatchWorker
 from worker.runs.batches.line_answer import answer_body
-from worker.runs.idempotency import IdempotencyClaims, IdempotencyStore
+from worker.runs.idempotency import IdempotencyKeys
 from worker.runs.manager import Runs
 from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore
@@ -108,7 +108,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         running=RunningStore(database),
         steering=SteeringStore(database),
         queue=QueueStore(database),
-        claims=IdempotencyClaims(IdempotencyStore(database), presence.worker),
+        idempotency_keys=IdempotencyKeys(database, presence.worker),
         presence=presence,
         attachments=Attachments(ConversationStore(database), uploads, UNUSED, loaders, seals),
         authenticator=Authenticator(

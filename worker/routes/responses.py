@@ -80,7 +80,7 @@ async def create(request: web.Request) -> web.StreamResponse | Json:
         body = await parsed(ResponseRequest, request[BODY], request[IGNORED])
         body = body.with_headers(request.headers, services.surface_names)
         body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
-        once = Once.of(request, services.claims, request[PRINCIPAL].tenant_id)
+        once = Once.of(request, services.idempotency_keys, request[PRINCIPAL].tenant_id)
     id = new_id("resp")
     if once is None:
         return await _respond_with(request, body, await _start(request, body, id), id)

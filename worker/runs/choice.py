@@ -248,7 +248,7 @@ async def read_request(request: web.Request, model: type[R]) -> tuple[R, Once | 
     body = await parsed(model, request[BODY], ignored)
     body = body.with_headers(request.headers, services.surface_names)
     body.note_ignored(services.model_of(body.model).switches, ignored)
-    return body, Once.of(request, services.claims, request[PRINCIPAL].tenant_id)
+    return body, Once.of(request, services.idempotency_keys, request[PRINCIPAL].tenant_id)
 
 
 async def respond(request: web.Request, answer: Answer, once: Once | None, prepare: Prepare) -> web.StreamResponse:

@@ -12,9 +12,10 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 from uuid import UUID, uuid4
 
 import orjson
@@ -24,7 +25,12 @@ from migrations.pool import DATABASE_AWAY, Database, certain
 from worker.errors import PLATFORM, ApiError, invalid
 from worker.http.request import BODY, TRACE
 
+log = logging.getLogger("firsttoken.runs")
+
 REMEMBERED = timedelta(hours=24)
+CLAIM_S = 2.0  # how long a request waits for a database that does not say whether the key was free
+SETTLE_S = 2.0  # how long a request waits for that; the janitor tries again later
+UNSETTLED_MAX = 10_000  # beyond, the oldest stay in use until this worker ends or the key expires
 # The first response of a key, locked, if the platform failed it and nothing followed it in its conversation.
 _FAILED = """
 select r.id, r.conversation_id
@@ -51,50 +57,57 @@ class Earlier:
     answered: bool
 
 
-class IdempotencyStore:
-    """Every method sees the keys of `tenant_id` only, except `forget`, which is for all."""
+class Claim(NamedTuple):
+    """The attempt of one request to be the first with its key."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    tenant_id: UUID
+    key: str
+    id: UUID
+
+
+class IdempotencyKeys:
+    """Of all tenants: a claim names its own."""
+
+    def __init__(self, database: Database, worker: int) -> None:
+        """`worker`: the number of this worker's lock."""
+        self._database, self._worker = database, worker
+        self._unsettled: dict[Claim, bool] = {}  # and whether it was answered
 
     async def claim(
-        self,
-        tenant_id: UUID,
-        key: str,
-        fingerprint: bytes,
-        response_id: str | None,
-        worker: int,
-        claim: UUID,
-        *,
-        again: bool = False,
+        self, claim: Claim, fingerprint: bytes, response_id: str | None, *, again: bool = False
     ) -> Earlier | None:
-        """None when this request is the first of its key; otherwise the one that was. Doing it again does nothing.
+        """None when this request is the first of its key; otherwise the one that was. A COMMIT whose outcome is unknown
+        is repeated, which does nothing again.
 
         A first one whose worker died before anything of it was stored counts no more; nor does, with `again`, one that
         the platform failed. What that had left at the end of its conversation becomes another version; where the
         conversation has gone on, it counts.
         """
+        return await certain(lambda: self._claimed(claim, fingerprint, response_id, again=again), CLAIM_S)
+
+    async def _claimed(
+        self, claim: Claim, fingerprint: bytes, response_id: str | None, *, again: bool
+    ) -> Earlier | None:
+        tenant_id, key, _ = claim
         async with self._database.tenant(tenant_id) as connection:
-            failed = await connection.fetchrow(_FAILED, tenant_id, key, claim, PLATFORM) if again else None
+            failed = await connection.fetchrow(_FAILED, *claim, PLATFORM) if again else None
             first = await connection.fetchval(
-                """insert into idempotency_keys as k (tenant_id, key, fingerprint, response_id, worker, claim)
-                   values ($1, $2, $3, $4, $5, $7)
+                """insert into idempotency_keys as k (tenant_id, key, claim, fingerprint, response_id, worker)
+                   values ($1, $2, $3, $4, $5, $6)
                    on conflict (tenant_id, key) do update
                       set fingerprint = excluded.fingerprint, response_id = excluded.response_id,
                           worker = excluded.worker, claim = excluded.claim, answered = false, created_at = now()
                     where k.claim = excluded.claim
-                       or k.created_at < now() - $6::interval
+                       or k.created_at < now() - $7::interval
                        or not k.answered and not worker_lives(k.worker)
                           and not exists (select from responses r where r.tenant_id = $1 and r.id = k.response_id)
                        or k.response_id = $8 and k.fingerprint = excluded.fingerprint
                    returning true""",
-                tenant_id,
-                key,
+                *claim,
                 fingerprint,
                 response_id,
-                worker,
+                self._worker,
                 REMEMBERED,
-                claim,
                 failed and failed["id"],
             )
             if first and failed:
@@ -106,87 +119,17 @@ class IdempotencyStore:
                 tenant_id,
                 key,
             )
-        return Earlier(row["fingerprint"], row["response_id"], row["answered"]) if row else None
+        return Earlier(**row) if row else None
 
-    async def settle(self, tenant_id: UUID, key: str, claim: UUID, *, answered: bool) -> bool:
-        """The request of a claim has ended: it was answered and nothing of that is stored, or nothing came of it and
-        the next one is the first again. Whether that is done: not while a response is stored that nobody makes.
-
-        Waits for a claim whose COMMIT is still under way: of a client that left while the database stood still, it may
-        be carried out after this was asked for, and the key would stay in use.
-        """
-        async with self._database.tenant(tenant_id) as connection:
-            if not answered:
-                await connection.execute(
-                    """insert into idempotency_keys (tenant_id, key, fingerprint, worker, claim)
-                       values ($1, $2, '', 0, $3) on conflict do nothing""",
-                    tenant_id,
-                    key,
-                    claim,
-                )
-            await connection.execute(
-                """update idempotency_keys set answered = true where tenant_id = $1 and key = $2 and claim = $3"""
-                if answered
-                else """delete from idempotency_keys k where tenant_id = $1 and key = $2 and claim = $3
-                        and not exists (select from responses r where r.tenant_id = $1 and r.id = k.response_id)""",
-                tenant_id,
-                key,
-                claim,
-            )
-            left = await connection.fetchval(  # also where a response went away behind the first look at it
-                """select true from idempotency_keys k
-                   left join responses r on r.tenant_id = k.tenant_id and r.id = k.response_id
-                   where k.tenant_id = $1 and k.key = $2 and k.claim = $3 and not k.answered
-                     and (r.id is null or r.worker is not null and r.completed_at is null)""",
-                tenant_id,
-                key,
-                claim,
-            )
-        return not left
-
-    async def forget(self) -> None:
-        await self._database.fetch("select forget_idempotency_keys($1)", REMEMBERED)
-
-
-log = logging.getLogger("firsttoken.runs")
-
-CLAIM_S = 2.0  # how long a request waits for a database that does not say whether the key was free
-SETTLE_S = 2.0  # how long a request waits for that; the janitor tries again later
-UNSETTLED_MAX = 10_000  # beyond, the oldest stay in use until this worker ends or the key expires
-
-
-class IdempotencyClaims:
-    """A claim identifies the attempt of one request to be the first with its key."""
-
-    def __init__(self, store: IdempotencyStore, worker: int) -> None:
-        """`worker`: the number of this worker's lock."""
-        self.store, self._worker = store, worker
-        self._unsettled: dict[UUID, tuple[UUID, str, bool]] = {}
-
-    async def claim(
-        self,
-        tenant_id: UUID,
-        key: str,
-        fingerprint: bytes,
-        response_id: str | None,
-        claim: UUID,
-        *,
-        again: bool = False,
-    ) -> Earlier | None:
-        """As in the store, where a COMMIT whose outcome is unknown is repeated."""
-        return await certain(
-            lambda: self.store.claim(tenant_id, key, fingerprint, response_id, self._worker, claim, again=again),
-            CLAIM_S,
-        )
-
-    async def settle(self, tenant_id: UUID, key: str, claim: UUID, *, answered: bool) -> None:
-        """The request has ended. `answered`: its key stays used; otherwise there is no answer, and the next request
-        with the key counts as the first. Never raises: it may not be known whether the key was claimed at all.
+    async def settle(self, claim: Claim, *, answered: bool) -> None:
+        """The request of a claim has ended. `answered`: its key stays used, and nothing of its answer is stored;
+        otherwise there is no answer, and the next request with the key counts as the first. Never raises: it may not be
+        known whether the key was claimed at all.
         """
         if len(self._unsettled) >= UNSETTLED_MAX:
             self._unsettled.pop(next(iter(self._unsettled)))
             log.error("an idempotency key could not be released in time and stays in use")
-        self._unsettled[claim] = tenant_id, key, answered
+        self._unsettled[claim] = answered
         with suppress(*DATABASE_AWAY):
             async with asyncio.timeout(SETTLE_S):
                 await self._settle(claim)
@@ -197,10 +140,41 @@ class IdempotencyClaims:
             if claim in self._unsettled:  # not settled meanwhile by its own request
                 await self._settle(claim)
 
-    async def _settle(self, claim: UUID) -> None:
-        tenant_id, key, answered = self._unsettled[claim]
-        if await self.store.settle(tenant_id, key, claim, answered=answered):
+    async def _settle(self, claim: Claim) -> None:
+        if await self.try_to_settle(claim, answered=self._unsettled[claim]):
             self._unsettled.pop(claim, None)
+
+    async def try_to_settle(self, claim: Claim, *, answered: bool) -> bool:
+        """Settle it now. Whether that is done: not while a response is stored that nobody makes.
+
+        Waits for a claim whose COMMIT is still under way: of a client that left while the database stood still, it may
+        be carried out after this was asked for, and the key would stay in use.
+        """
+        async with self._database.tenant(claim.tenant_id) as connection:
+            if not answered:
+                await connection.execute(
+                    """insert into idempotency_keys (tenant_id, key, claim, fingerprint, worker)
+                       values ($1, $2, $3, '', 0) on conflict do nothing""",
+                    *claim,
+                )
+            await connection.execute(
+                """update idempotency_keys set answered = true where tenant_id = $1 and key = $2 and claim = $3"""
+                if answered
+                else """delete from idempotency_keys k where tenant_id = $1 and key = $2 and claim = $3
+                        and not exists (select from responses r where r.tenant_id = $1 and r.id = k.response_id)""",
+                *claim,
+            )
+            left = await connection.fetchval(  # also where a response went away behind the first look at it
+                """select true from idempotency_keys k
+                   left join responses r on r.tenant_id = k.tenant_id and r.id = k.response_id
+                   where k.tenant_id = $1 and k.key = $2 and k.claim = $3 and not k.answered
+                     and (r.id is null or r.worker is not null and r.completed_at is null)""",
+                *claim,
+            )
+        return not left
+
+    async def forget(self) -> None:
+        await self._database.fetch("select forget_idempotency_keys($1)", REMEMBERED)
 
 
 HEADER = "Idempotency-Key"
@@ -212,14 +186,12 @@ class Once:
     """A request with a key. `fingerprint` detects a different request with the same key."""
 
     request: web.Request
-    claims: IdempotencyClaims
-    tenant_id: UUID
-    key: str
+    keys: IdempotencyKeys
+    claim: Claim
     fingerprint: bytes
-    claim: UUID = field(default_factory=uuid4)
 
     @classmethod
-    def of(cls, request: web.Request, claims: IdempotencyClaims, tenant_id: UUID) -> Once | None:
+    def of(cls, request: web.Request, keys: IdempotencyKeys, tenant_id: UUID) -> Once | None:
         """None without a key. Raises ApiError 400."""
         key = request.headers.get(HEADER)
         if key is None:
@@ -228,7 +200,7 @@ class Once:
             raise invalid(HEADER, f"it must have 1 to {KEY_CHARS_MAX} printable ASCII characters.")
         body = orjson.dumps(orjson.loads(request[BODY] or b"{}"), option=orjson.OPT_SORT_KEYS)
         fingerprint = hashlib.sha256(request.path.encode() + b"\n" + body).digest()
-        return cls(request, claims, tenant_id, key, fingerprint)
+        return cls(request, keys, Claim(tenant_id, key, uuid4()), fingerprint)
 
     @asynccontextmanager
     async def first(
@@ -250,16 +222,14 @@ class Once:
 
     async def _earlier(self, response_id: str | None, *, again: bool) -> Earlier | None:
         with self.request[TRACE].span("edge"):
-            earlier = await self.claims.claim(
-                self.tenant_id, self.key, self.fingerprint, response_id, self.claim, again=again
-            )
+            earlier = await self.keys.claim(self.claim, self.fingerprint, response_id, again=again)
         if earlier is not None and earlier.fingerprint != self.fingerprint:
             message = f"The '{HEADER}' of this request was used for another request: use a new key."
             raise ApiError(422, message, param=HEADER, code="idempotency_key_reused")
         return earlier
 
     async def settle(self, *, answered: bool) -> None:
-        await self.claims.settle(self.tenant_id, self.key, self.claim, answered=answered)
+        await self.keys.settle(self.claim, answered=answered)
 
 
 @dataclass(slots=True)
@@ -270,14 +240,13 @@ class Ending:
     repeats: bool = True  # what it may have called on the server may run twice
 
 
-def unstored(once: Once | None) -> AbstractAsyncContextManager[Ending]:
-    """The whole of an answer that is not stored, which says how it ends. Raises ApiError 409 for a repetition."""
-    return nullcontext(Ending()) if once is None else _not_twice(once)
-
-
 @asynccontextmanager
-async def _not_twice(once: Once) -> AsyncIterator[Ending]:
+async def unstored(once: Once | None) -> AsyncIterator[Ending]:
+    """The whole of an answer that is not stored, which says how it ends. Raises ApiError 409 for a repetition."""
     ending = Ending()
+    if once is None:
+        yield ending
+        return
     async with once.first(None, ending) as earlier:
         if earlier is not None and earlier.answered:
             message = f"The request with this '{HEADER}' is over, and its answer was not stored: use a new key."

@@ -411,7 +411,7 @@ class Runs:
 
     async def _janitor_pass(self, healthy: Healthy) -> None:
         """End abandoned responses, release keys, and delete expired events; for all workers at one of them only."""
-        await self.services.claims.settle_all()
+        await self.services.idempotency_keys.settle_all()
         running, worker = self.services.running, self.services.presence.worker
         is_janitor = await running.be_janitor(worker)
         if is_janitor:
@@ -424,7 +424,7 @@ class Runs:
         self._suspects = abandoned
         if is_janitor and time.monotonic() - self._forgot_at >= FORGET_EVERY_S:
             await running.forget(EVENT_DAYS)
-            await self.services.claims.store.forget()
+            await self.services.idempotency_keys.forget()
             self._forgot_at = time.monotonic()
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from worker.auth.secret import Seals
     from worker.runs.admission import Admission
     from worker.runs.attachments import Attachments
-    from worker.runs.idempotency import IdempotencyClaims
+    from worker.runs.idempotency import IdempotencyKeys
     from worker.runs.presence import Presence
     from worker.runs.queue_store import QueueStore
     from worker.runs.record import Targets
@@ -90,7 +90,7 @@ class RunServices:
     running: RunningStore
     queue: QueueStore
     steering: SteeringStore
-    claims: IdempotencyClaims
+    idempotency_keys: IdempotencyKeys
     presence: Presence
     attachments: Attachments
     seals: Seals

@@ -31,7 +31,7 @@ from worker.routes import responses
 from worker.runs import idempotency, manager, run
 from worker.runs.broadcast import Broadcast
 from worker.runs.continuation import GAP, NOT_STORED, UNSTORED_EVENTS_MAX, WORKER_STOPPED
-from worker.runs.idempotency import IdempotencyStore
+from worker.runs.idempotency import Claim, IdempotencyKeys
 from worker.telemetry.telemetry import Telemetry
 
 URL = "/v1/responses"
@@ -179,20 +179,20 @@ async def test_a_key_that_is_claimed_after_its_client_has_left_is_given_back(
     under_way = "select exists (select from pg_locks where locktype = 'relation' and mode = 'RowExclusiveLock')"
     async with proxied(postgres.app_dsn) as proxy:
         slow = await Database.connect(proxy.dsn)
-        store, claim = IdempotencyStore(database), uuid4()
+        keys, claim = IdempotencyKeys(database, 1), Claim(tenant_id, "key", uuid4())
         proxy.keeps = True
-        claiming = asyncio.create_task(IdempotencyStore(slow).claim(tenant_id, "key", b"", "resp_1", 1, claim))
+        claiming = asyncio.create_task(IdempotencyKeys(slow, 1).claim(claim, b"", "resp_1"))
         await proxy.kept.wait()
         claiming.cancel()
         await asyncio.wait([claiming])
-        settling = asyncio.create_task(store.settle(tenant_id, "key", claim, answered=False))
+        settling = asyncio.create_task(keys.try_to_settle(claim, answered=False))
         while not settling.done() and not await owner.fetchval(waits):
             pass
         proxy.let_go()
         assert await settling
         while await owner.fetchval(under_way):  # without waiting for it, the claim comes now
             pass
-        assert not await owner.fetchval(IS_CLAIMED, claim)
+        assert not await owner.fetchval(IS_CLAIMED, claim.id)
         slow._pool.terminate()
     await owner.close()
 
@@ -207,8 +207,8 @@ async def test_a_key_whose_response_is_taken_back_meanwhile_is_given_back(
            values ($1, 'resp_1', 'in_progress', now(), '[]', '{}', 1)""",
         tenant_id,
     )
-    claim = uuid4()
-    assert await IdempotencyStore(database).claim(tenant_id, "key", b"", "resp_1", 1, claim) is None
+    claim = Claim(tenant_id, "key", uuid4())
+    assert await IdempotencyKeys(database, 1).claim(claim, b"", "resp_1") is None
 
     class Between:
         """The database, where a response is taken back behind the statement that gives keys back."""
@@ -226,10 +226,10 @@ async def test_a_key_whose_response_is_taken_back_meanwhile_is_given_back(
         async def fetchval(self, query: str, *args: object) -> object:
             return await self.connection.fetchval(query, *args)
 
-    store = IdempotencyStore(cast(Database, Between()))
-    while not await store.settle(tenant_id, "key", claim, answered=False):
+    keys = IdempotencyKeys(cast(Database, Between()), 1)
+    while not await keys.try_to_settle(claim, answered=False):
         pass
-    assert not await owner.fetchval(IS_CLAIMED, claim)
+    assert not await owner.fetchval(IS_CLAIMED, claim.id)
     await owner.close()
 
 

@@ -23,6 +23,7 @@ from tests.worker.harness import Client
 from tests.worker.sharing import colleagues, response_id_of, signed_in
 from worker.routes import responses
 from worker.runs import manager
+from worker.runs.idempotency import Claim
 from worker.runs.run import Run
 
 URL, CHAT = "/v1/responses", "/v1/chat/completions"
@@ -350,8 +351,8 @@ async def test_a_key_of_a_worker_that_died_before_it_began_is_free(
         heir.session.headers["Authorization"] = client.session.headers["Authorization"]
         grant = await services.authenticator.keys.authenticate(key_of(client))
         assert grant is not None
-        worker = services.presence.worker
-        await services.claims.store.claim(grant.tenant_id, headers["Idempotency-Key"], b"", "resp_0", worker, uuid4())
+        claim = Claim(grant.tenant_id, headers["Idempotency-Key"], uuid4())
+        await services.idempotency_keys.claim(claim, b"", "resp_0")
         await ask(heir, headers, BODY, 422)
         await services.presence.close()
         await ask(heir, headers, BODY)
