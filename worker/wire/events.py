@@ -36,11 +36,6 @@ def steer(kind: str, response_id: str, steer_id: str | None, more: Mapping[str, 
     return {"type": f"response.steer.{kind}", "steer": {**named, "previous_response_id": response_id, **(more or {})}}
 
 
-def error(details: dict[str, Any]) -> WireEvent:
-    """An error; `details` are type, code, message and param. The OpenAI client raises it immediately."""
-    return {"type": "error", "error": details}
-
-
 def output_item(kind: str, output_index: int, item: dict[str, Any]) -> WireEvent:
     """`kind` is added or done."""
     return {"type": f"response.output_item.{kind}", "output_index": output_index, "item": item}
@@ -54,21 +49,6 @@ def of_item(kind: str, output_index: int, item_id: str, **more: Any) -> WireEven
 def of_text(kind: str, output_index: int, item_id: str, **more: Any) -> WireEvent:
     """As of an item, for the text that is its only part, such as output_text.delta."""
     return of_item(kind, output_index, item_id, content_index=0, **more)
-
-
-def output_text_part() -> dict[str, Any]:
-    return {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-
-
-def reasoning_part(text: str = "") -> dict[str, Any]:
-    return {"type": "reasoning_text", "text": text}
-
-
-def shell_command(kind: str, output_index: int, command_index: int, text: str) -> WireEvent:
-    """`kind` is added, delta or done."""
-    field = "delta" if kind == "delta" else "command"
-    event = {"type": f"response.shell_call_command.{kind}", "output_index": output_index}
-    return event | {"command_index": command_index, field: text}
 
 
 def sources(response_id: str, output_index: int, passages: Sequence[Passage]) -> WireEvent:
@@ -99,15 +79,6 @@ def waiting(event: Queued) -> dict[str, Any]:
     if event.read_tokens is None:
         return told
     return {**told, "read_tokens": event.read_tokens, "prompt_tokens": event.prompt_tokens}
-
-
-def queued(response_id: str, event: Queued) -> WireEvent:
-    return {"type": QUEUED, "response_id": response_id, **waiting(event)}
-
-
-def trace(payload: dict[str, Any]) -> WireEvent:
-    """The trace of this turn: where its time went."""
-    return {"type": "firsttoken:trace", "trace": payload}
 
 
 SSE_HEADERS = {

@@ -40,11 +40,13 @@ from agents.payload import CALLS, logprob_payloads, to_payload
 from inference.frozen import dataclass
 from worker.wire import events as wire
 from worker.wire import limits
-from worker.wire.events import WireEvent, cut, error
+from worker.wire.events import WireEvent, cut
 from worker.wire.options import SOURCES, TRACE, tier_used
 from worker.wire.response_request import ResponseRequest
 from worker.wire.strict import Strict
 
+EMPTY_TEXT = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+EMPTY_REASONING = {"type": "reasoning_text", "text": ""}
 DIALECT_HEADER = "OpenResponses-Version"
 RENAMED = {
     "response.reasoning_text.delta": "response.reasoning.delta",
@@ -72,8 +74,9 @@ class Dialect(Enum):
 
 
 def _with_error(event: WireEvent) -> list[WireEvent]:
-    failed = event["type"] == "response.failed"
-    return [error(_complaint(event["response"])), event] if failed else [event]
+    if event["type"] != "response.failed":
+        return [event]
+    return [{"type": "error", "error": {"type": "server_error", "param": None, **event["response"]["error"]}}, event]
 
 
 def _renamed(event: WireEvent) -> WireEvent:
@@ -83,10 +86,6 @@ def _renamed(event: WireEvent) -> WireEvent:
 def _with_urls(part: dict[str, Any]) -> dict[str, Any]:
     notes = part.get("annotations")
     return {**part, "annotations": [{**note, "type": "url_citation"} for note in notes]} if notes else part
-
-
-def _complaint(response: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "server_error", "param": None, **(response["error"] or {})}
 
 
 def public_item(item: Item, with_results: bool = False, dialect: Dialect = Dialect.OPENAI) -> dict[str, Any]:
@@ -277,7 +276,7 @@ class EventEncoder:
 
     def trace(self, payload: dict[str, Any]) -> list[WireEvent]:
         """The trace, if requested. Sent before the terminal event, once that is stored."""
-        return self._last([wire.trace(payload)] if self.tells_trace else [], self._next_number)
+        return self._last([{"type": TRACE, "trace": payload}] if self.tells_trace else [], self._next_number)
 
     def conclude(self, snapshot: dict[str, Any]) -> list[WireEvent]:
         """The terminal event, named after the status of the final response; a cancelled one has none. It follows the
@@ -319,7 +318,7 @@ class EventEncoder:
             case TurnStarted():
                 yield from self._opening[self._next_number :]
             case Queued():
-                yield wire.queued(self._frame.id, event)
+                yield {"type": wire.QUEUED, "response_id": self._frame.id, **wire.waiting(event)}
             case RetrievalStarted():
                 yield from self._retrieval_started(event)
             case SourcesFound():
@@ -381,7 +380,7 @@ class EventEncoder:
         if (kind := _runs_as(event.item)) is not None:
             yield wire.of_item(f"mcp_{kind}.in_progress", event.output_index, event.item.id)
         if speaks:
-            part = wire.output_text_part() if isinstance(event.item, Message) else wire.reasoning_part()
+            part = EMPTY_TEXT if isinstance(event.item, Message) else EMPTY_REASONING
             yield wire.of_text("content_part.added", event.output_index, event.item.id, part=part)
 
     def _text(self, event: TextDelta) -> Iterator[WireEvent]:
@@ -415,7 +414,7 @@ class EventEncoder:
             yield wire.of_text("content_part.done", output_index, item.id, part=part)
         elif isinstance(item, Reasoning):
             yield wire.of_text("reasoning_text.done", output_index, item.id, text=item.text)
-            yield wire.of_text("content_part.done", output_index, item.id, part=wire.reasoning_part(item.text))
+            yield wire.of_text("content_part.done", output_index, item.id, part={**EMPTY_REASONING, "text": item.text})
         elif isinstance(item, ToolListing):
             yield wire.of_item(f"mcp_list_tools.{'failed' if item.error else 'completed'}", output_index, item.id)
         elif isinstance(item, FunctionCall):
@@ -446,9 +445,13 @@ class EventEncoder:
                 yield wire.of_item(f"mcp_call.{'completed' if is_done else 'failed'}", output_index, call.id)
             case "shell":
                 for index, command in enumerate(payload["action"]["commands"]):
-                    yield wire.shell_command("added", output_index, index, "")
-                    yield wire.shell_command("delta", output_index, index, command)
-                    yield wire.shell_command("done", output_index, index, command)
+                    for kind, field, text in (
+                        ("added", "command", ""),
+                        ("delta", "delta", command),
+                        ("done", "command", command),
+                    ):
+                        event = {"type": f"response.shell_call_command.{kind}", "output_index": output_index}
+                        yield {**event, "command_index": index, field: text}
 
 
 def _waits(item: Item) -> bool:
