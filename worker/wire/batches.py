@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -60,9 +60,6 @@ class LineError(NamedTuple):
     message: str
     param: str | None = None
     line: int | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return self._asdict()
 
 
 class BatchLine(Strict):
@@ -185,9 +182,7 @@ class Batch:
 
 
 def batch_object(batch: Batch) -> dict[str, Any]:
-    def at(moment: datetime | None) -> int | None:
-        return None if moment is None else int(moment.timestamp())
-
+    moments = {each.name: getattr(batch, each.name) for each in fields(Batch) if each.name.endswith("_at")}
     return {
         "id": batch.id,
         "object": "batch",
@@ -199,15 +194,7 @@ def batch_object(batch: Batch) -> dict[str, Any]:
         "status": batch.status,
         "output_file_id": batch.output_file_id if batch.is_over else None,
         "error_file_id": batch.error_file_id if batch.is_over else None,
-        "created_at": at(batch.created_at),
-        "in_progress_at": at(batch.in_progress_at),
-        "expires_at": at(batch.expires_at),
-        "finalizing_at": at(batch.finalizing_at),
-        "completed_at": at(batch.completed_at),
-        "failed_at": at(batch.failed_at),
-        "expired_at": at(batch.expired_at),
-        "cancelling_at": at(batch.cancelling_at),
-        "cancelled_at": at(batch.cancelled_at),
+        **{name: moment and int(moment.timestamp()) for name, moment in moments.items()},
         "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
         "usage": {
             "input_tokens": batch.input_tokens,

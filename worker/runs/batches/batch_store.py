@@ -6,7 +6,7 @@ time, and has one answer.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 TENANT_BATCHES_MAX = 8  # in progress: with files of the usual limit, half a gigabyte of requests
 RETRY_AFTER_S = 60.0  # a batch takes minutes
 OutputColumn: TypeAlias = Literal["output_file_id", "error_file_id"]
-_COLUMNS = """id, status, endpoint, input_file_id, output_file_id, error_file_id, completion_window, metadata, model,
- errors, total, completed, failed, input_tokens, cached_tokens, output_tokens, reasoning_tokens, attempts, created_at,
- expires_at, in_progress_at, finalizing_at, completed_at, failed_at, expired_at, cancelling_at, cancelled_at"""
+_COLUMNS = ", ".join(each.name for each in fields(Batch))
 # Answers in memory while an output is written. The largest is that of embeddings: 2,048 vectors are 16 MB.
 READ_LINES = 4
 
@@ -124,7 +122,7 @@ class BatchStore:
         await self._change(
             claim,
             "status = 'failed', failed_at = now(), errors = $4, worker = null where status = 'validating'",
-            [error.as_dict() for error in errors],
+            [error._asdict() for error in errors],
         )
 
     async def finalize(self, claim: BatchClaim) -> None:

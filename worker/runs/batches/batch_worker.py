@@ -164,11 +164,15 @@ class BatchWorker:
         presence, supervisor = self._services.presence, self._services.supervisor
         presence.on[CANCEL].append(self._stop_lines)
         presence.on[BATCH].append(self._look)
-        works: list[Callable[[Healthy], Awaitable[None]]] = [
-            *(partial(self._keep_answering, place) for place in range(len(self._arrived) - 1)),
-            *([self._keep_steering] if self._arrived else []),
-        ]
-        self._tasks = [supervisor.start("batches", work) for work in works]
+        for place, arrived in enumerate(self._arrived[:-1]):
+            claim = partial(self._lines.claim, self._worker, place)
+            work = partial(self._keep_working, arrived, claim, self._lines.give_back, self._take)
+            self._tasks.append(supervisor.start("batches", work))
+        if self._arrived:
+            batches = self._services.batches
+            claim_batch = partial(batches.claim, self._worker)
+            steer = partial(self._keep_working, self._arrived[-1], claim_batch, batches.leave, self._steer)
+            self._tasks.append(supervisor.start("batches", steer))
 
     async def stop(self) -> None:
         """Claim nothing more, and release unfinished work, which another worker restarts. Idempotent."""
@@ -185,18 +189,24 @@ class BatchWorker:
             if line.batch_id == batch_id:
                 task.cancel()
 
-    # Lines
-
-    async def _keep_answering(self, place: int, healthy: Healthy) -> None:
+    async def _keep_working(
+        self,
+        arrived: asyncio.Event,
+        claim: Callable[[], Awaitable[T | None]],
+        give_back: Callable[[T], Awaitable[None]],
+        work: Callable[[T], Awaitable[None]],
+        healthy: Healthy,
+    ) -> None:
         while True:
-            self._arrived[place].clear()
-            while self._services.presence.is_alive and (
-                line := await self._claimed(self._lines.claim(self._worker, place), self._lines.give_back)
-            ):
-                await self._take(line)
+            arrived.clear()
+            while self._services.presence.is_alive and (claimed := await self._claimed(claim(), give_back)):
+                await work(claimed)
                 healthy()
             healthy()
-            await self._wait(self._arrived[place])
+            async with at_most(POLL_S):
+                await arrived.wait()
+
+    # Lines
 
     async def _take(self, line: Line) -> None:
         task = self._making[line] = asyncio.create_task(self._answer(line), name="line")
@@ -257,20 +267,6 @@ class BatchWorker:
 
     # Whole batches
 
-    async def _keep_steering(self, healthy: Healthy) -> None:
-        arrived = self._arrived[-1]
-        while True:
-            arrived.clear()
-            batches = self._services.batches
-            while self._services.presence.is_alive and (
-                claim := await self._claimed(batches.claim(self._worker), batches.leave)
-            ):
-                await self._steer(claim)
-                self._look()
-                healthy()
-            healthy()
-            await self._wait(arrived)
-
     async def _steer(self, claim: BatchClaim) -> None:
         """Check the input of a batch, or write its output."""
         batches = self._services.batches
@@ -282,6 +278,7 @@ class BatchWorker:
             raise
         except NotFound:
             log.info("%s was deleted, or belongs to another worker", claim.batch_id)
+        self._look()
 
     async def _check(self, claim: BatchClaim, batch: Batch) -> None:
         """Any problem of the input becomes an error of the batch."""
@@ -392,11 +389,7 @@ class BatchWorker:
             raise
 
     def _time_slice(self) -> TimeSlice:
-        return TimeSlice(lambda: int(self._services.engine_stats()["running"]) > 0)
-
-    async def _wait(self, arrived: asyncio.Event) -> None:
-        async with at_most(POLL_S):
-            await arrived.wait()
+        return TimeSlice(self._services.chatting)
 
     async def _try(self, transaction: Callable[[], Awaitable[None]]) -> None:
         with suppress(*DATABASE_AWAY):  # then it counts as an attempt

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -10,7 +9,7 @@ from agents.turn import Owner, Turn
 from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.errors import invalid
-from worker.http.request import InParam
+from worker.http.request import in_param
 from worker.lifecycle.process import TimeSlice
 from worker.runs.choice import DiscardingSink, choices_of, succeeded, turns_of, whole_of
 from worker.runs.embed_inputs import check_inputs, embed_inputs
@@ -34,23 +33,21 @@ async def answer_body(
     services: Services, principal: Principal, endpoint: Endpoint, raw: bytes, trace: Trace, time_slice: TimeSlice
 ) -> Body:
     """The body of the answer. Raises if the request is refused or fails; `to_api_error` knows all of these errors."""
-    if endpoint == "/v1/embeddings":
-        return await _embeddings(services, principal, raw, trace, time_slice)
-    return await CHATS[endpoint](services, principal, raw, trace)
-
-
-async def _embeddings(
-    services: Services, principal: Principal, raw: bytes, trace: Trace, time_slice: TimeSlice
-) -> Body:
-    body = check_inputs(services, await parsed(EmbeddingsRequest, raw, Ignored()))
-    return await embed_inputs(services, principal.tenant_id, trace, body, time_slice)
+    match endpoint:
+        case "/v1/embeddings":
+            body = check_inputs(services, await parsed(EmbeddingsRequest, raw, Ignored()))
+            return await embed_inputs(services, principal.tenant_id, trace, body, time_slice)
+        case "/v1/chat/completions":
+            return await _completion(services, principal, raw, trace)
+        case "/v1/responses":
+            return await _response(services, principal, raw, trace)
 
 
 async def _completion(services: Services, principal: Principal, raw: bytes, trace: Trace) -> Body:
     body = await parsed(ChatRequest, raw, Ignored())
     _refuse("stream", body.stream)
     completion = ChatCompletion(body, services.checked(body.model))
-    with InParam("messages"):
+    with in_param("messages"):
         ledger = Ledger(services, principal, trace, completion, later=True)
         turns = [_patient(turn) for turn in await turns_of(ledger, completion)]
         return completion.whole(await whole_of(choices_of(ledger, turns)))
@@ -68,12 +65,6 @@ async def _response(services: Services, principal: Principal, raw: bytes, trace:
         finished = await run_turn(services, _patient(ledger.applied(turn.turn)), trace, DiscardingSink(trace))
         outcome.status = finished.status
     return turn.snapshot(succeeded(finished))
-
-
-CHATS: Mapping[Endpoint, Callable[[Services, Principal, bytes, Trace], Awaitable[Body]]] = {
-    "/v1/chat/completions": _completion,
-    "/v1/responses": _response,
-}
 
 
 def _refuse(name: str, value: object) -> None:
