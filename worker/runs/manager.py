@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,8 +33,7 @@ from worker.runs.run import Run, RunCancelled
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import QUEUED, NoCapacity, OwnedResponse
 from worker.runs.steering_store import SUCCESSOR, Successor
-from worker.runs.turn import ResponseTurn, hydrate
-from worker.wire.events import WireEvent
+from worker.runs.turn import hydrate
 from worker.wire.response import Dialect
 from worker.wire.response_request import ResponseRequest
 
@@ -152,7 +151,9 @@ class Runs:
                 span.attributes["items"] = len(turn.history)
             held = places.pop_all()
         job = job_of(services, turn, on_disconnect.grace_s) if resumable and body.stored else None
-        return await self._begin(turn, ledger, held, on_disconnect, job=job, promised=items is not None)
+        run = Run(turn, ledger, self._event_log, job=job, promised=items is not None)
+        await self._begin(run, held, on_disconnect)
+        return run
 
     async def _run_queued(self, taken: OwnedResponse) -> None:
         """Run a response that this worker took from the queue to its end. Raises the errors that refuse it."""
@@ -161,44 +162,22 @@ class Runs:
         turn, ledger = await restored_turn(services, taken, queued.request, queued.caller)
         sent_before = (await services.running.read(taken.tenant_id, taken.response_id, -1)).events
         job = job_of(services, turn, GO_ON.grace_s)
+        run = Run(turn, ledger, self._event_log, sent_before=sent_before, job=job)
         with suppress(RunCancelled):  # it has stored its end
-            run = await self._begin(turn, ledger, ExitStack(), GO_ON, sent_before=sent_before, job=job)
+            await self._begin(run, ExitStack(), GO_ON)
             await run.wait()
 
-    async def _begin(
-        self,
-        turn: ResponseTurn,
-        ledger: Ledger,
-        held: ExitStack,
-        on_disconnect: Disconnect,
-        *,
-        sent_before: Sequence[WireEvent] = (),
-        job: dict[str, Any] | None = None,
-        interrupted: InterruptedResponse | None = None,
-        promised: bool = False,
-    ) -> Run:
-        """Start a response; raises the errors that refuse it. `held` is closed at its end. See `Run` for the other
-        parameters."""
-        run = Run(
-            self.services,
-            turn,
-            ledger,
-            self._event_log,
-            sent_before=sent_before,
-            job=job,
-            interrupted=interrupted,
-            promised=promised,
-        )
+    async def _begin(self, run: Run, held: ExitStack, on_disconnect: Disconnect) -> None:
+        """Start a response; raises the errors that refuse it. `held` is closed at its end."""
         run.readers.policy = on_disconnect
         run.on_successor = partial(self._succeed, run)
         self._runs[run.id] = run
         held.callback(self._runs.pop, run.id)
-        held.enter_context(self.services.authenticator.revocable(turn.principal, run.cancel))
+        held.enter_context(self.services.authenticator.revocable(run.turn.principal, run.cancel))
         await run.start(held)
         self.services.presence.notify_local(run.id)
         if run.was_known:
             await self._heed(run)
-        return run
 
     async def _heed(self, run: Run) -> None:
         """Something may have been said to it before it was here. Where that cannot be read, it is not ended early."""
@@ -383,12 +362,13 @@ class Runs:
         while True:
             try:
                 turn, ledger = await restored_turn(self.services, owned, job["request"], job["caller"], job["history"])
-                run = await self._begin(
-                    *(turn, ledger, ExitStack(), policy),
+                run = Run(
+                    *(turn, ledger, self._event_log),
                     sent_before=interrupted.events,
                     job=dict(job),
                     interrupted=interrupted,
                 )
+                await self._begin(run, ExitStack(), policy)
             except Exception as error:  # the boundary: transient errors are retried
                 answer = to_api_error(error)
                 if answer is None or answer.status not in BUSY or time.monotonic() >= give_up_at:

@@ -73,15 +73,14 @@ class Run:
 
     def __init__(
         self,
-        services: RunServices,
         turn: ResponseTurn,
         ledger: Ledger,
         event_log: EventLog,
         *,
-        sent_before: Sequence[WireEvent],
-        job: dict[str, Any] | None,
-        interrupted: InterruptedResponse | None,
-        promised: bool,
+        sent_before: Sequence[WireEvent] = (),
+        job: dict[str, Any] | None = None,
+        interrupted: InterruptedResponse | None = None,
+        promised: bool = False,
     ) -> None:
         """`sent_before` are its events that were sent before it was here. `job` is what another worker needs to resume
         it, if one may. `interrupted`: this worker resumes it. `promised`: its client knows of it before it begins, as
@@ -94,7 +93,7 @@ class Run:
             event_log,
             sent_before,
             resumed=interrupted is not None,
-            settle=partial(settle, services, turn) if settles else None,
+            settle=partial(settle, ledger.services, turn) if settles else None,
         )
         self.write, self.drain = self.broadcast.write, self.broadcast.drain  # it is the sink of its turn
         self.broadcast.journal.on_lost = self._on_lost
@@ -106,7 +105,7 @@ class Run:
         self.successor: Successor | None = None  # goes on with what was said to it, once it has ended
         self.next: asyncio.Future[Run | ApiError] | None = None  # of its successor, once it has ended
         self.on_successor: Callable[[Successor], None] = lambda _: None
-        self._services = services
+        self._services = ledger.services
         self._ledger = ledger
         self._job, self._interrupted = job, interrupted
         self._promised = promised or self.in_background
