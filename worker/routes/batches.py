@@ -9,7 +9,8 @@ from aiohttp import web
 from retrieval.errors import FileNotFound
 from worker.auth.scope import Scope
 from worker.errors import ApiError, invalid
-from worker.http.request import PAGE, PRINCIPAL, Json, PageQuery, Routes, list_object, path_id
+from worker.http.query import PageQuery, list_object
+from worker.http.request import PRINCIPAL, Json, Routes, path_id
 from worker.services import SERVICES
 from worker.wire.batches import PURPOSE, BatchCreate, batch_object
 
@@ -30,11 +31,10 @@ async def create(request: web.Request, body: BatchCreate) -> Json:
     return batch_object(await services.batches.create(principal.tenant_id, body, caller))
 
 
-@routes.get("/v1/batches", Scope.CHAT, query=PAGE)
-async def list_batches(request: web.Request) -> Json:
+@routes.get("/v1/batches", Scope.CHAT)
+async def list_batches(request: web.Request, page: PageQuery) -> Json:
     """Newest first, the only supported order."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    page = PageQuery.parse(request.query)
     batches = await services.batches.list(tenant_id, after=page.after, limit=page.limit + 1)
     await page.check(batches, partial(services.batches.get, tenant_id))
     told = [batch_object(batch) for batch in batches[: page.limit]]

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
 from aiohttp import web
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from agents.prompt import question
@@ -28,23 +28,17 @@ from inference.trace import Trace
 from worker.auth.audit import Act
 from worker.auth.scope import Scope
 from worker.edge.guard import remote_of
-from worker.errors import ApiError, invalid
+from worker.errors import ApiError
+from worker.http.query import Including, PageQuery, Query, Switch, list_object, some_of
 from worker.http.request import (
     EVERYBODY,
     JSON,
-    PAGE,
     PRINCIPAL,
     Json,
-    PageQuery,
     Routes,
-    included,
-    included_from,
-    is_asked,
     json_response,
-    list_object,
     noted,
     path_id,
-    search_words,
 )
 from worker.runs.ledger import Ledger
 from worker.runs.turn import hydrate, learn_turns
@@ -55,7 +49,6 @@ from worker.wire.options import (
     FEEDBACK,
     INCLUDABLE_OF_ITEMS,
     RESPONSE_ID,
-    RESULTS,
     VERSIONS,
     Metadata,
 )
@@ -63,6 +56,7 @@ from worker.wire.response import COMMENT, RATING, feedback_object, public_item
 from worker.wire.response_request import ConversationReference, ResponseRequest
 from worker.wire.strict import Id, Strict
 
+NO_NUL = r"^[^\x00]*$"  # which Postgres cannot store, so it finds none
 SPEAKERS = {"user": "Question", "assistant": "Answer"}
 IMAGE = "*(image)*"
 Items = Annotated[list[InputItem], Field(max_length=limits.ITEMS_ADD_MAX), AfterValidator(without_triggers)]
@@ -165,31 +159,40 @@ async def create(request: web.Request, body: ConversationCreate) -> Json:
     return conversation_object(await store.create(tenant_id, body.metadata or {}, items))
 
 
-@routes.get("/v1/conversations", Scope.CHAT, query=PAGE | {"pinned": {"type": "boolean"}})
-async def list_conversations(request: web.Request) -> Json:
+class ListQuery(PageQuery):
+    pinned: Switch = False
+
+
+@routes.get("/v1/conversations", Scope.CHAT)
+async def list_conversations(request: web.Request, query: ListQuery) -> Json:
     store, tenant_id = _store(request)
-    query = PageQuery.parse(request.query)
-    pinned = is_asked(request, "pinned")
-    page = await store.list(tenant_id, after=query.after, limit=query.limit, pinned=pinned)
+    page = await store.list(tenant_id, after=query.after, limit=query.limit, pinned=query.pinned)
     await query.check(page.data, partial(store.get, tenant_id))
     return list_object([conversation_object(conversation) for conversation in page.data], page.has_more)
 
 
-@routes.get("/v1/conversations/search", Scope.CHAT, query=PAGE)
-async def search_conversations(request: web.Request) -> Json:
+class SearchQuery(PageQuery):
+    query: Annotated[
+        str, StringConstraints(strip_whitespace=True, min_length=1, max_length=limits.SEARCH_CHARS_MAX, pattern=NO_NUL)
+    ]
+
+
+@routes.get("/v1/conversations/search", Scope.CHAT)
+async def search_conversations(request: web.Request, query: SearchQuery) -> Json:
     """Find conversations that contain all words of `query` as prefixes, newest first, on a single page."""
-    words, page = search_words(request.query), PageQuery.parse(request.query)
-    found = await request.app[SERVICES].search.find(request[PRINCIPAL].tenant_id, words, page.limit)
+    found = await request.app[SERVICES].search.find(request[PRINCIPAL].tenant_id, query.query, query.limit)
     return list_object([found_object(each) for each in found], has_more=False)
 
 
+class ExportQuery(Query):
+    format: Literal["markdown", "json"] = "markdown"
+
+
 @routes.get("/v1/conversations/{id}/export", Scope.CHAT, tells=(JSON, "text/markdown"))
-async def export(request: web.Request) -> web.Response:
+async def export(request: web.Request, query: ExportQuery) -> web.Response:
     """The whole conversation as a file: `format` is markdown (for reading) or json (with every item)."""
     store, tenant_id = _store(request)
-    conversation_id, form = _conversation_id(request), request.query.get("format", "markdown")
-    if form not in ("markdown", "json"):
-        raise invalid("format", "it must be markdown or json.")
+    conversation_id, form = _conversation_id(request), query.format
     conversation = await store.get(tenant_id, conversation_id)
     items = await store.history(tenant_id, conversation_id)
     name = f"{conversation_id}.{'md' if form == 'markdown' else 'json'}"
@@ -229,24 +232,27 @@ async def add_items(request: web.Request, body: ItemsCreate) -> Json:
     return list_object([public_item(item) for item in items], has_more=False)
 
 
-@routes.get("/v1/conversations/{id}/items", Scope.CHAT, query=PAGE | included_from(INCLUDABLE_OF_ITEMS))
-async def list_items(request: web.Request) -> Json:
+class ItemsQuery(PageQuery, Including):
+    include: Annotated[list[str], *some_of(INCLUDABLE_OF_ITEMS)] = Field(default_factory=list)
+
+
+@routes.get("/v1/conversations/{id}/items", Scope.CHAT)
+async def list_items(request: web.Request, query: ItemsQuery) -> Json:
     store, tenant_id = _store(request)
-    query, wanted = PageQuery.parse(request.query), included(request, INCLUDABLE_OF_ITEMS)
     page = await store.list_items(
         tenant_id, _conversation_id(request), after=query.after, limit=query.limit, order=query.order
     )
     await query.check(page.data, partial(store.get_item, tenant_id, _conversation_id(request)))
-    items = [public_item(item, RESULTS in wanted) for item in page.data]
-    if wanted & {RESPONSE_ID, FEEDBACK}:
+    items = [public_item(item, query.with_results) for item in page.data]
+    if {RESPONSE_ID, FEEDBACK} & {*query.include}:
         responses = await store.responses_of(tenant_id, [item["id"] for item in items])
         items = [{**item, "firsttoken_response_id": responses.get(item["id"])} for item in items]
-    if FEEDBACK in wanted:
+    if FEEDBACK in query.include:
         rated = await request.app[SERVICES].responses.notes(tenant_id, list(set(responses.values())), (RATING, COMMENT))
         items = [
             {**item, "firsttoken_feedback": feedback_object(rated.get(responses.get(item["id"], "")))} for item in items
         ]
-    if VERSIONS in wanted:
+    if VERSIONS in query.include:
         versions = await store.versions.of(tenant_id, [item["id"] for item in items])
         items = [{**item, "firsttoken_versions": versions.get(item["id"], [item["id"]])} for item in items]
     return list_object(items, page.has_more)
@@ -264,12 +270,11 @@ async def branch(request: web.Request, body: BranchChoice) -> Json:
     return conversation_object(await store.get(tenant_id, conversation_id))
 
 
-@routes.get("/v1/conversations/{id}/items/{item_id}", Scope.CHAT, query=included_from())
-async def retrieve_item(request: web.Request) -> Json:
+@routes.get("/v1/conversations/{id}/items/{item_id}", Scope.CHAT)
+async def retrieve_item(request: web.Request, query: Including) -> Json:
     store, tenant_id = _store(request)
-    with_results = RESULTS in included(request)
     item = await store.get_item(tenant_id, _conversation_id(request), path_id(request, "item", "item_id"))
-    return public_item(item, with_results)
+    return public_item(item, query.with_results)
 
 
 @routes.delete("/v1/conversations/{id}/items/{item_id}", Scope.CHAT)

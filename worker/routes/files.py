@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from mimetypes import guess_type
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, cast
+from typing import Annotated, Any, BinaryIO, Literal, cast
 from urllib.parse import quote
 
 from aiohttp import BodyPartReader, MultipartReader, web
@@ -21,21 +21,11 @@ from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
 from worker.edge.body import BUDGET, MEMORY_BYTES_MAX, Reservation, arriving, coding_of
 from worker.errors import ApiError, invalid
-from worker.http.request import (
-    BYTES,
-    PAGE,
-    PLAIN,
-    PRINCIPAL,
-    Json,
-    PageQuery,
-    Routes,
-    list_object,
-    noted,
-    path_id,
-    speaks_anthropic,
-)
+from worker.http.query import PageQuery, Query, list_object, whole
+from worker.http.request import BYTES, PLAIN, PRINCIPAL, Json, Routes, noted, path_id, speaks_anthropic
 from worker.services import SERVICES
 from worker.wire import limits
+from worker.wire.strict import Id
 
 # The text of a file never changes under its id; it is its tenant's own, so no shared cache may keep it.
 CACHING = "private, max-age=3600"
@@ -43,7 +33,6 @@ PURPOSES = ("assistants", "batch", "user_data", "vision")
 USUAL_PURPOSE = "user_data"  # of Anthropic's clients, who know none
 FIELD_BYTES_MAX = 1024
 LIMIT_MAX = 10_000  # that may be asked for, as in OpenAI's API; what a page does not hold is on the next one
-LIMIT = PAGE["limit"] | {"maximum": LIMIT_MAX, "default": limits.FILES_PAGE_MAX}
 PARTS_MAX = 8
 MESSAGE_CHARS_MAX = 300  # the parser quotes what it could not read
 # What the multipart parser raises on malformed bodies: bad boundaries, lines, headers, charsets.
@@ -94,17 +83,28 @@ async def create(request: web.Request) -> Json:
     return _shown(request, file)
 
 
-@routes.get("/v1/files", USUAL, query=PAGE | {"purpose": {"type": "string"}, "limit": LIMIT})
-async def list_files(request: web.Request) -> Json:
+class FilesQuery(PageQuery):
+    """`page` is what Anthropic's clients call `after`."""
+
+    limit: Annotated[int, *whole(1, LIMIT_MAX)] = limits.FILES_PAGE_MAX
+    purpose: str | None = None
+    page: Id | None = None
+
+
+@routes.get("/v1/files", USUAL)
+async def list_files(request: web.Request, page: FilesQuery) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    page = PageQuery.parse(_paging(request), usual=limits.FILES_PAGE_MAX, most=LIMIT_MAX)
+    if speaks_anthropic(request):
+        if "ids" in request.query or "ids[]" in request.query:
+            raise invalid("ids", "files are listed in pages here: read a file by its id instead.")
+        page = page.model_copy(update={"after": page.page or page.after})
     size = min(page.limit, limits.FILES_PAGE_MAX)
     files = await services.uploads.list(
         tenant_id,
         after=page.after,
         limit=size + 1,
         newest_first=page.order == "desc",
-        purpose=request.query.get("purpose"),
+        purpose=page.purpose,
     )
     await page.check(files, partial(services.uploads.get, tenant_id))
     shown = list_object([_shown(request, file) for file in files[:size]], has_more=len(files) > size)
@@ -117,31 +117,23 @@ def _shown(request: web.Request, file: Upload) -> dict[str, Any]:
     return anthropic_file(file) if speaks_anthropic(request) else file_object(file)
 
 
-def _paging(request: web.Request) -> Mapping[str, str]:
-    """The parameters of a page, whose place in the list Anthropic's clients call `page`."""
-    query = request.query
-    if not speaks_anthropic(request):
-        return query
-    if "ids" in query or "ids[]" in query:
-        raise invalid("ids", "files are listed in pages here: read a file by its id instead.")
-    return {**query, "after": query["page"]} if "page" in query else query
-
-
 @routes.get("/v1/files/{id}", USUAL)
 async def retrieve(request: web.Request) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     return _shown(request, await services.uploads.get(tenant_id, path_id(request, "file")))
 
 
-@routes.get("/v1/files/{id}/content", USUAL, query={"form": {"enum": ["text"]}}, tells=(BYTES, PLAIN))
-async def content(request: web.Request) -> web.StreamResponse:
+class ContentQuery(Query):
+    form: Literal["text"] | None = None
+
+
+@routes.get("/v1/files/{id}/content", USUAL, tells=(BYTES, PLAIN))
+async def content(request: web.Request, query: ContentQuery) -> web.StreamResponse:
     """The file as it was uploaded. With `form=text`, and for files ingested from disk, its extracted text."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    file_id, form = path_id(request, "file"), request.query.get("form")
-    if form not in (None, "text"):
-        raise invalid("form", "it must be text, or be left out.")
+    file_id = path_id(request, "file")
     file = await services.uploads.get(tenant_id, file_id)
-    if file.uploaded and form is None:
+    if file.uploaded and query.form is None:
         name = quote(file.filename, safe="")
         response = web.StreamResponse(headers={"Content-Disposition": f"attachment; filename*=UTF-8''{name}"})
         response.content_type, response.content_length = "application/octet-stream", file.bytes

@@ -14,7 +14,8 @@ from inference.message_fitting import Capabilities
 from inference.prompt import have_effort
 from worker.auth.scope import Scope
 from worker.errors import ApiError
-from worker.http.request import ANTHROPIC_PAGE, Json, Routes, anthropic_page, speaks_anthropic
+from worker.http.query import AnthropicPage, parse_query
+from worker.http.request import Json, Routes, speaks_anthropic
 from worker.services import SERVICES, Services
 
 VISION = "vision"
@@ -86,13 +87,13 @@ def anthropic_card(model: Mapping[str, Any]) -> dict[str, Any]:
 routes = Routes()
 
 
-@routes.get("/v1/models", Scope, query=ANTHROPIC_PAGE)
+@routes.get("/v1/models", Scope, query=AnthropicPage)
 async def list_models(request: web.Request) -> Json:
     """All of them; in pages for clients of Anthropic's API."""
     models = _models(request.app[SERVICES])
     if not speaks_anthropic(request):
         return {"object": "list", "data": models}
-    return anthropic_page(request, [anthropic_card(model) for model in models])
+    return parse_query(AnthropicPage, request).of([anthropic_card(model) for model in models])
 
 
 @routes.get("/v1/models/{id:.+}", Scope)

@@ -80,8 +80,9 @@ class Operation:
 
     @property
     def _query(self) -> Iterator[Schema]:
-        for name, schema in self.described.query.items():
-            yield {"name": name, "in": "query", "required": False, "schema": schema}
+        query = self.described.query.model_json_schema() if self.described.query else {"properties": {}}
+        for name, schema in query["properties"].items():
+            yield {"name": name, "in": "query", "required": name in query.get("required", ()), "schema": schema}
 
     def _body(self, models: Models) -> Schema:
         said = self.described

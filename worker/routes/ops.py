@@ -12,11 +12,11 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
-from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeAlias
 from uuid import UUID
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from worker.auth.audit import Note
 from worker.auth.principal import Principal
@@ -24,6 +24,7 @@ from worker.auth.scope import Scope
 from worker.config import VERSION
 from worker.edge.body import BUDGET
 from worker.errors import ApiError
+from worker.http.query import Query
 from worker.http.request import BODY, PRINCIPAL, Json, Routes, actor_of, path_id
 from worker.runs.manager import RUNS
 from worker.services import SERVICES, Services
@@ -34,7 +35,7 @@ from worker.telemetry.latency.queries import LatencyQuery, cost_summary
 from worker.telemetry.otlp.conventions import otlp_json, spans_of
 from worker.telemetry.trial import NAME_PATTERN, Proposal, State
 from worker.wire import limits
-from worker.wire.strict import Strict, parse_query, parsed
+from worker.wire.strict import Strict, parsed
 
 AUDIT_MAX = 200
 POSITION_MAX = 2**63 - 1
@@ -50,17 +51,8 @@ Seconds: TypeAlias = Annotated[float, Field(ge=0, le=SECONDS_MAX)]
 Name: TypeAlias = Annotated[str, Field(max_length=NAME_CHARS_MAX)]
 
 
-class Query(BaseModel):
+class ExactQuery(Query):
     model_config = ConfigDict(extra="forbid")
-
-    @classmethod
-    def parameters(cls) -> dict[str, dict[str, Any]]:
-        """As the description of the API has them."""
-        schemas: dict[str, dict[str, Any]] = cls.model_json_schema()["properties"]
-        return schemas
-
-
-Asked = TypeVar("Asked", bound=Query)
 
 
 def _check_order(start: float | None, end: float | None, prefix: str = "") -> None:
@@ -70,7 +62,7 @@ def _check_order(start: float | None, end: float | None, prefix: str = "") -> No
         raise ValueError(f"{prefix}end must be after {prefix}start, by at most 400 days")
 
 
-class WindowQuery(Query):
+class WindowQuery(ExactQuery):
     """The last `window_s` seconds, or from `start` to `end` (Unix seconds); of all answers, or those of one slice."""
 
     window_s: Annotated[float, Field(ge=1, le=WINDOW_S_MAX)] = WINDOW_S
@@ -164,11 +156,11 @@ class TracesQuery(WindowQuery):
         )
 
 
-class TraceQuery(Query):
+class TraceQuery(ExactQuery):
     format: Literal["page", "otlp"] = "page"
 
 
-class AuditQuery(Query):
+class AuditQuery(ExactQuery):
     limit: Annotated[int, Field(ge=1, le=AUDIT_MAX)] = 50
     before: Annotated[int, Field(ge=1, le=POSITION_MAX)] | None = None
 
@@ -189,19 +181,19 @@ async def state(request: web.Request) -> Json:
     }
 
 
-@routes.get("/ops/api/summary", (Scope.CHAT, Scope.OPS), query=WindowQuery.parameters())
-async def summary(request: web.Request) -> Json:
-    query, services, principal = await _asked(request, WindowQuery)
+@routes.get("/ops/api/summary", (Scope.CHAT, Scope.OPS))
+async def summary(request: web.Request, query: WindowQuery) -> Json:
+    services, principal = await _flushed(request)
     found = await services.telemetry.traces.views.summary(principal, query.asked)
     surfaces = [row | {"target": _target(services, row["surface"])} for row in found["surfaces"]]
     told = {"key_names": await _key_names(services, principal, found), "is_operator": principal.is_operator}
     return found | {"surfaces": surfaces} | told
 
 
-@routes.get("/ops/api/series", (Scope.CHAT, Scope.OPS), query=WindowQuery.parameters())
-async def series(request: web.Request) -> Json:
+@routes.get("/ops/api/series", (Scope.CHAT, Scope.OPS))
+async def series(request: web.Request, query: WindowQuery) -> Json:
     """The summary over time, with late answers as single points."""
-    query, services, principal = await _asked(request, WindowQuery)
+    services, principal = await _flushed(request)
     traces = services.telemetry.traces
     found = await traces.views.series(principal, query.asked)
     late = []
@@ -214,18 +206,18 @@ async def series(request: web.Request) -> Json:
     return found | {"late": late, "objective": services.config.objective}
 
 
-@routes.get("/ops/api/comparison", (Scope.CHAT, Scope.OPS), query=ComparisonQuery.parameters())
-async def comparison(request: web.Request) -> Json:
+@routes.get("/ops/api/comparison", (Scope.CHAT, Scope.OPS))
+async def comparison(request: web.Request, query: ComparisonQuery) -> Json:
     """The median and 95th percentile of each span on both sides, and whether the difference is significant."""
-    query, services, principal = await _asked(request, ComparisonQuery)
+    services, principal = await _flushed(request)
     views = services.telemetry.traces.views
     return await views.comparison(principal, query.asked, query.against)
 
 
-@routes.get("/ops/api/traces", (Scope.CHAT, Scope.OPS), query=TracesQuery.parameters())
-async def list_traces(request: web.Request) -> Json:
+@routes.get("/ops/api/traces", (Scope.CHAT, Scope.OPS))
+async def list_traces(request: web.Request, query: TracesQuery) -> Json:
     """Questions are included only for the caller's own tenant, and only if the credential may read them."""
-    query, services, principal = await _asked(request, TracesQuery)
+    services, principal = await _flushed(request)
     search = query.search
     found = await services.telemetry.traces.list(principal, replace(search, limit=query.limit + 1))
     turns = found[: query.limit]
@@ -240,14 +232,14 @@ async def list_traces(request: web.Request) -> Json:
     }
 
 
-@routes.get("/ops/api/traces/{id}", (Scope.CHAT, Scope.OPS), query=TraceQuery.parameters())
-async def get_trace(request: web.Request) -> Json:
+@routes.get("/ops/api/traces/{id}", (Scope.CHAT, Scope.OPS))
+async def get_trace(request: web.Request, query: TraceQuery) -> Json:
     """One trace with the usual values of its surface and, for its own tenant, with the question and the tool calls.
 
     With `format=otlp`, in the format of OpenTelemetry, without any text.
     """
     await request.app[RUNS].recorded(request[PRINCIPAL].tenant_id, request.match_info["id"])
-    query, services, principal = await _asked(request, TraceQuery)
+    services, principal = await _flushed(request)
     traces = services.telemetry.traces
     trace = await traces.get(principal, request.match_info["id"])
     if trace is None:
@@ -263,12 +255,11 @@ async def get_trace(request: web.Request) -> Json:
     return {**trace, **said, "usual": usual, "target": _target(services, trace["surface"])}
 
 
-async def _asked(request: web.Request, query: type[Asked]) -> tuple[Asked, Services, Principal]:
-    """The query of a request. Who asks right after an answer finds it."""
+async def _flushed(request: web.Request) -> tuple[Services, Principal]:
+    """Who asks right after an answer finds it."""
     services = request.app[SERVICES]
-    asked = parse_query(query, request.query)
     await services.telemetry.flush()
-    return asked, services, request[PRINCIPAL]
+    return services, request[PRINCIPAL]
 
 
 async def _key_names(services: Services, principal: Principal, found: Mapping[str, Any]) -> dict[str, str]:
@@ -289,10 +280,9 @@ def _target(services: Services, surface: str) -> dict[str, float] | None:
     return None if target is None else asdict(target)
 
 
-@routes.get("/ops/api/audit", Scope.ADMIN, query=AuditQuery.parameters())
-async def list_audit(request: web.Request) -> Json:
+@routes.get("/ops/api/audit", Scope.ADMIN)
+async def list_audit(request: web.Request, query: AuditQuery) -> Json:
     """Newest first. `before` is the position of the last entry seen."""
-    query = parse_query(AuditQuery, request.query)
     audit = request.app[SERVICES].authenticator.audit
     notes = await audit.list(request[PRINCIPAL].tenant_id, limit=query.limit + 1, before=query.before)
     return {
@@ -314,10 +304,10 @@ def _note_object(note: Note) -> dict[str, Any]:
     }
 
 
-@routes.get("/ops/api/cost", (Scope.CHAT, Scope.OPS), query=WindowQuery.parameters())
-async def cost(request: web.Request) -> Json:
+@routes.get("/ops/api/cost", (Scope.CHAT, Scope.OPS))
+async def cost(request: web.Request, query: WindowQuery) -> Json:
     """Totals by surface, model and agent, with the cost per thousand answers and their time to first token."""
-    query, services, principal = await _asked(request, WindowQuery)
+    services, principal = await _flushed(request)
     data: list[dict[str, Any]] = await cost_summary(services.database, principal, query.asked)
     return {"object": "list", "data": data}
 

@@ -23,22 +23,18 @@ from inference.frozen import changed
 from inference.trace import Trace
 from worker.auth.scope import Scope
 from worker.auth.secret import sealed
-from worker.errors import PLATFORM, ClientGone, invalid
+from worker.errors import PLATFORM, ClientGone
+from worker.http.query import Including, PageQuery, Switch, whole
 from worker.http.request import (
     BODY,
     EVENTS,
     IGNORED,
     JSON,
-    PAGE,
     PRINCIPAL,
     TRACE,
     Json,
     Routes,
-    included,
-    included_from,
-    is_asked,
     json_response,
-    page_object,
     path_id,
 )
 from worker.lifecycle.supervisor import at_most
@@ -54,20 +50,15 @@ from worker.telemetry.telemetry import server_timing
 from worker.wire import limits
 from worker.wire.events import DONE
 from worker.wire.items import InputItem, as_items
-from worker.wire.options import RESULTS, CacheRetention, PromptCacheOptions, ServiceTier
+from worker.wire.options import CacheRetention, PromptCacheOptions, ServiceTier
 from worker.wire.response import Dialect, Feedback, public_item, public_response, usage_object
 from worker.wire.response_request import ResponseRequest, ShortKey, SteerRequest
 from worker.wire.strict import Id, ModelName, Strict, Text, Unsupported, parsed, up_to
 
-NUMBER_DIGITS_MAX = 9  # events are counted in 32 bits
+EVENTS_MAX = 10**9 - 1  # they are counted in 32 bits
 BEGIN_S = 5.0  # the longest time until a first request is accepted or refused, with a prompt of a megabyte
 LOOK_S = 0.05
 END_S = 5.0  # how long the end of a response that is deleted may take
-
-FOLLOW: dict[str, dict[str, Any]] = {
-    "stream": {"type": "boolean"},
-    "starting_after": {"type": "integer", "minimum": 0, "maximum": 10**NUMBER_DIGITS_MAX - 1},
-}
 
 
 routes = Routes()
@@ -211,15 +202,21 @@ async def _whole(request: web.Request, run: Run) -> web.Response | Json:
     return json_response(run.snapshot, headers={"Server-Timing": server_timing(request[TRACE])})
 
 
-@routes.get("/v1/responses/{id}", Scope.CHAT, query=included_from() | FOLLOW, tells=(JSON, EVENTS))
-async def retrieve(request: web.Request) -> web.StreamResponse | Json:
+class FollowQuery(Including):
+    """`starting_after`: the sequence number of the last event that was received."""
+
+    stream: Switch = False
+    starting_after: Annotated[int, *whole(0, EVENTS_MAX)] | None = None
+
+
+@routes.get("/v1/responses/{id}", Scope.CHAT, tells=(JSON, EVENTS))
+async def retrieve(request: web.Request, query: FollowQuery) -> web.StreamResponse | Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     response_id = path_id(request, "response")
-    with_results = RESULTS in included(request)
-    if is_asked(request, "stream"):
-        return await _follow(request, response_id, _starting_after(request))
+    if query.stream:
+        return await _follow(request, response_id, -1 if query.starting_after is None else query.starting_after)
     record = await services.responses.get(tenant_id, response_id)
-    return public_response(record.body, with_results)
+    return public_response(record.body, query.with_results)
 
 
 async def _follow(request: web.Request, response_id: str, after: int) -> web.StreamResponse:
@@ -246,16 +243,6 @@ async def delete(request: web.Request) -> Json:
         await request.app[RUNS].ended(tenant_id, response_id)
     await services.responses.delete(tenant_id, response_id)
     return {"id": response_id, "object": "response", "deleted": True}
-
-
-def _starting_after(request: web.Request) -> int:
-    """The number of the last event seen; -1 for all events. Raises ApiError 400."""
-    value = request.query.get("starting_after")
-    if value is None:
-        return -1
-    if not (value.isascii() and value.isdigit() and len(value) <= NUMBER_DIGITS_MAX):
-        raise invalid("starting_after", "use the sequence_number of the last event received.")
-    return int(value)
 
 
 @routes.post("/v1/responses/{id}/cancel", Scope.CHAT)
@@ -296,14 +283,16 @@ async def rate(request: web.Request, body: Feedback) -> Json:
     return {"object": "response.feedback", "response": id, "rating": body.rating, "comment": body.comment}
 
 
-@routes.get("/v1/responses/{id}/input_items", Scope.CHAT, query=PAGE | included_from())
-async def input_items(request: web.Request) -> Json:
+class InputItemsQuery(PageQuery, Including):
+    pass
+
+
+@routes.get("/v1/responses/{id}/input_items", Scope.CHAT)
+async def input_items(request: web.Request, query: InputItemsQuery) -> Json:
     """The items of the request itself; earlier items belong to other responses."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    with_results = RESULTS in included(request)
     record = await services.responses.get(tenant_id, path_id(request, "response"))
-    items = [public_item(item, with_results) for item in record.input]
-    return page_object(request, items)
+    return query.of([public_item(item, query.with_results) for item in record.input])
 
 
 @routes.post("/v1/responses/input_tokens", Scope.CHAT)

@@ -24,17 +24,16 @@ from worker.auth.session import Session
 from worker.auth.throttle import WRONG
 from worker.edge.guard import remote_of
 from worker.errors import ApiError
+from worker.http.query import PageQuery, Query
 from worker.http.request import (
     EVERYBODY,
     HTML,
-    PAGE,
     PRINCIPAL,
     TRACE,
     Json,
     Routes,
     actor_of,
     json_response,
-    page_object,
     path_id,
 )
 from worker.services import SERVICES, Services
@@ -53,14 +52,13 @@ ARRIVED = '<!doctype html><title>Signed in</title><meta charset="utf-8"><p><a hr
 routes = Routes()
 
 
-@routes.get("/v1/sessions", Scope, query=PAGE)
-async def list_sessions(request: web.Request) -> Json:
+@routes.get("/v1/sessions", Scope)
+async def list_sessions(request: web.Request, page: PageQuery) -> Json:
     principal = request[PRINCIPAL]
     sessions = await request.app[SERVICES].authenticator.sessions.list(principal.tenant_id)
     own = _own(sessions, principal)
     seen = sessions if Scope.ADMIN in principal.scopes else own
-    objects = [_object(each, current=each.id == principal.subject, own=each in own) for each in seen]
-    return page_object(request, objects)
+    return page.of([_object(each, current=each.id == principal.subject, own=each in own) for each in seen])
 
 
 @routes.delete("/v1/sessions", Scope)
@@ -155,23 +153,25 @@ async def leave(request: web.Request) -> web.Response:
     return response
 
 
-@routes.get(
-    CALLBACK,
-    EVERYBODY,
-    tells=(HTML,),
-    query={"code": {"type": "string"}, "state": {"type": "string"}, "error": {"type": "string"}},
-)
-async def arrive(request: web.Request) -> web.Response:
+class CallbackQuery(Query):
+    """How the provider of an organisation sends somebody back."""
+
+    code: str | None = None
+    state: str | None = None
+    error: str = "nothing"
+
+
+@routes.get(CALLBACK, EVERYBODY, tells=(HTML,))
+async def arrive(request: web.Request, query: CallbackQuery) -> web.Response:
     services = request.app[SERVICES]
     provider, authenticator = _provider(services), services.authenticator
     attempt = Attempt.opened(request.cookies.get(_cookie(services), ""), authenticator.secret)
-    code, state = request.query.get("code"), request.query.get("state")
     try:
-        if attempt is None or state != attempt.state:
+        if attempt is None or query.state != attempt.state:
             raise SignInRefused("it was not started in this browser, or too long ago")
-        if code is None:
-            raise SignInRefused(f"the provider answered {request.query.get('error', 'nothing')[:80]!r}")
-        person = await _person(request, provider, attempt, code)
+        if query.code is None:
+            raise SignInRefused(f"the provider answered {query.error[:80]!r}")
+        person = await _person(request, provider, attempt, query.code)
     except (SignInRefused, ProviderUnavailable, ApiError) as error:
         return _refused(error)
     response = web.Response(text=ARRIVED, content_type="text/html", headers={"Refresh": "0; url=/"})

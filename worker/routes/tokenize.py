@@ -17,6 +17,7 @@ from pydantic import AfterValidator, Field, model_validator
 from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
 from worker.auth.scope import Scope
+from worker.http.query import Query
 from worker.http.request import PRINCIPAL, InParam, Json, Routes, json_bytes
 from worker.services import SERVICES
 from worker.wire import limits
@@ -98,12 +99,16 @@ async def detokenize(request: web.Request, body: DetokenizeRequest) -> web.Respo
     return await _apart(request, body.model, answer)
 
 
-@routes.get("/tokenizer_info", Scope.CHAT, query={"model": {"type": "string"}})
-async def describe(request: web.Request) -> Json:
+class ModelQuery(Query):
+    model: str | None = None
+
+
+@routes.get("/tokenizer_info", Scope.CHAT)
+async def describe(request: web.Request, query: ModelQuery) -> Json:
     """The tokenizer of the model that the query names, for evaluation harnesses that count tokens by it."""
-    name, services = request.query.get("model"), request.app[SERVICES]
-    services.checked(name)
-    model = services.model_of(name)
+    services = request.app[SERVICES]
+    services.checked(query.model)
+    model = services.model_of(query.model)
     begin, end = (mark or None for mark in model.ends)
     return {"bos_token": begin, "eos_token": end, "pad_token": None, "chat_template": model.chat_template}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 from uuid import UUID
 
 from aiohttp import web
@@ -19,7 +19,8 @@ from retrieval.records import CountedStore, FileBatch, StoreFile
 from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
 from worker.errors import invalid
-from worker.http.request import PAGE, PRINCIPAL, TRACE, Json, Routes, noted, page_object, path_id
+from worker.http.query import PageQuery
+from worker.http.request import PRINCIPAL, TRACE, Json, Routes, noted, path_id
 from worker.services import SERVICES, Services
 from worker.wire import limits
 from worker.wire.chat_request import as_list
@@ -34,7 +35,7 @@ QUERY_CHARS_MAX = 8_000
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 FileAttributes = Annotated[Attributes, Field(max_length=ATTRIBUTES_MAX)]
-STATUSES = ("in_progress", "completed", "failed", "cancelled")
+Status: TypeAlias = Literal["in_progress", "completed", "failed", "cancelled"]
 FILES, BATCHES = "/v1/vector_stores/{id}/files", "/v1/vector_stores/{id}/file_batches"
 
 
@@ -152,7 +153,7 @@ def store_file_object(file: StoreFile) -> dict[str, Any]:
 
 
 def batch_object(batch: FileBatch) -> dict[str, Any]:
-    counts = {status: batch.files.get(status, 0) for status in STATUSES}
+    counts = {status: batch.files.get(status, 0) for status in get_args(Status)}
     ended = "cancelled" if counts["cancelled"] else "completed"
     return {
         "id": batch.id,
@@ -215,11 +216,10 @@ def _model(services: Services, name: str | None) -> tuple[str, int]:
         raise invalid("firsttoken_embedding_model", str(error)) from None
 
 
-@routes.get("/v1/vector_stores", USUAL, query=PAGE)
-async def list_stores(request: web.Request) -> Json:
+@routes.get("/v1/vector_stores", USUAL)
+async def list_stores(request: web.Request, page: PageQuery) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    stores = [vector_store_object(store) for store in await services.passages.stores(tenant_id)]
-    return page_object(request, stores)
+    return page.of([vector_store_object(store) for store in await services.passages.stores(tenant_id)])
 
 
 @routes.get("/v1/vector_stores/{id}", USUAL)
@@ -273,22 +273,22 @@ async def add(request: web.Request, body: FileAdd) -> Json:
     return store_file_object(await services.file_queue.get(tenant_id, store_id, body.file_id))
 
 
-@routes.get(FILES, USUAL, query=PAGE | {"filter": {"type": "string"}})
-@routes.get(BATCHES + "/{batch_id}/files", USUAL, query=PAGE | {"filter": {"type": "string"}})
-async def list_files(request: web.Request) -> Json:
+class FilesQuery(PageQuery):
+    filter: Status | None = None
+
+
+@routes.get(FILES, USUAL)
+@routes.get(BATCHES + "/{batch_id}/files", USUAL)
+async def list_files(request: web.Request, page: FilesQuery) -> Json:
     """The files of a store or of one batch; `filter` is a status."""
     services, tenant_id, store_id = await _opened(request)
     batch_id = path_id(request, "batch", "batch_id") if "batch_id" in request.match_info else None
-    status = request.query.get("filter")
-    if status is not None and status not in STATUSES:
-        raise invalid("filter", f"it must be {', '.join(STATUSES[:-1])} or {STATUSES[-1]}.")
     if batch_id is None:
         files = await services.file_queue.list(tenant_id, store_id)
     else:
         await services.file_queue.batch(tenant_id, store_id, batch_id)
         files = await services.file_queue.list_batch(tenant_id, store_id, batch_id)
-    shown = [store_file_object(file) for file in files if status in (None, file.status)]
-    return page_object(request, shown)
+    return page.of([store_file_object(file) for file in files if page.filter in (None, file.status)])
 
 
 @routes.get(FILES + "/{file_id}", USUAL)

@@ -217,7 +217,6 @@ PromptCacheBreakpoint: TypeAlias = Annotated[Breakpoint | None, without_effect("
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Strict)
-Query = TypeVar("Query", bound=BaseModel)
 
 # The public contract's codes for invalid values, by the validator's error types.
 CODES = {
@@ -277,15 +276,6 @@ async def parsed(model: type[M], raw: bytes, ignored: Ignored | None = None) -> 
 async def converted(entries: int, work: Callable[[], T]) -> T:
     """The result of work on so many entries of a body, in a thread where there are many: 10,000 take 0.3 s."""
     return work() if entries <= FEW_ENTRIES_MAX else await asyncio.to_thread(work)
-
-
-def parse_query(model: type[Query], query: Mapping[str, str]) -> Query:
-    """The parameters of a URL. Raises ApiError 400 as `parse` does."""
-    given = dict(query)
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        raise refusal(error, given) from None
 
 
 def _load(raw: bytes) -> dict[str, Any]:
