@@ -9,7 +9,8 @@ the pages `request.get(PRINCIPAL)` is the signed-in user or None. BODY is decomp
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from inspect import signature
@@ -63,18 +64,14 @@ def noted(request: web.Request, act: Act, object: str, **detail: Any) -> Also:
     return lambda connection: note(connection, tenant_id, actor, act, object, **detail)
 
 
-@dataclass(frozen=True, slots=True)
-class InParam:
+@contextmanager
+def in_param(name: str) -> Iterator[None]:
     """Attributes errors of the prompt to this parameter; lower layers call it `input`."""
-
-    name: str
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, (InferenceError, AgentError)) and error.param == "input":
-            error.param = self.name
+    try:
+        yield
+    except (InferenceError, AgentError) as error:
+        error.param = name if error.param == "input" else error.param
+        raise
 
 
 def path_id(request: web.Request, kind: str, name: str = "id") -> str:

@@ -12,7 +12,7 @@ from agents.turn import Turn
 from inference.trace import Trace
 from worker.auth.scope import Scope
 from worker.errors import ApiError
-from worker.http.request import EVENTS, JSON, PRINCIPAL, TRACE, InParam, Json, Routes
+from worker.http.request import EVENTS, JSON, PRINCIPAL, TRACE, Json, Routes, in_param
 from worker.runs.cache_diagnostics import MessageDiagnosis, PromptDigest
 from worker.runs.choice import read_request, respond
 from worker.runs.ledger import Ledger
@@ -54,7 +54,7 @@ async def count_tokens(request: web.Request, body: MessagesInput) -> Json:
     """How many tokens the model would read first."""
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     options = ResponseRequest(model=body.model).with_headers(request.headers, services.surface_names)
-    with InParam(MessagesInput.PROMPT_PARAM):
+    with in_param(MessagesInput.PROMPT_PARAM):
         sent = Ledger(services, principal, Trace(), services.frame(options))  # as if it were sent now
         turn = sent.applied(await _turn(request, body, services.checked(body.model)))
         return {"input_tokens": await prompt_tokens(services, turn)}

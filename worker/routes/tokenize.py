@@ -18,7 +18,7 @@ from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
 from worker.auth.scope import Scope
 from worker.http.query import Query
-from worker.http.request import PRINCIPAL, InParam, Json, Routes, json_bytes
+from worker.http.request import PRINCIPAL, Json, Routes, in_param, json_bytes
 from worker.services import SERVICES
 from worker.wire import limits
 from worker.wire.chat_request import ChatMessage, ChatRequest, ChatTool
@@ -116,7 +116,7 @@ async def describe(request: web.Request, query: ModelQuery) -> Json:
 async def _prompt(request: web.Request, chat: ChatRequest, model: str | None) -> list[int]:
     """What the model would read of a chat, up to its answer."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    with InParam("messages"):
+    with in_param("messages"):
         messages = await services.attachments.read(tenant_id, chat.messages, "messages")
         chat = chat.model_copy(update={"messages": messages})
         turn = await converted(len(messages) + len(chat.tools or ()), lambda: chat.turn(tenant_id))

@@ -19,6 +19,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
@@ -60,7 +61,8 @@ class Admission:
     def active(self) -> int:
         return self._waited.total() + self._unwaited.total()
 
-    def turn(self, tenant_id: UUID, *, waited: bool = True) -> Place:
+    @contextmanager
+    def turn(self, tenant_id: UUID, *, waited: bool = True) -> Iterator[None]:
         """Hold a place until the end of its block. Raises ApiError when none is free: 429 where the tenant holds its
         share, 503 where the others do."""
         turns, free, which = self._waited, self._turns_max - self.active, "turns in progress"
@@ -74,23 +76,12 @@ class Admission:
         if not within_share(held, free):
             raise _own(f"You already have {held} {which}; what is free is left to others.")
         turns[tenant_id] += 1
-        return Place(turns, tenant_id)
-
-
-@dataclass(slots=True)
-class Place:
-    """Of a turn in progress, while its answer streams."""
-
-    turns: Counter[UUID]
-    tenant_id: UUID
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self.turns[self.tenant_id] -= 1
-        if not self.turns[self.tenant_id]:
-            del self.turns[self.tenant_id]
+        try:
+            yield
+        finally:
+            turns[tenant_id] -= 1
+            if not turns[tenant_id]:
+                del turns[tenant_id]
 
 
 def _own(message: str) -> ApiError:

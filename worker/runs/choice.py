@@ -19,7 +19,7 @@ from inference.errors import InferenceError
 from inference.frozen import changed, dataclass
 from inference.trace import Trace
 from worker.errors import PLATFORM, ClientGone, failed
-from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, InParam, json_bytes, json_response
+from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, in_param, json_bytes, json_response
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Ending, Once, unstored
 from worker.runs.ledger import Ledger
@@ -253,7 +253,7 @@ async def read_request(request: web.Request, model: type[R]) -> tuple[R, Once | 
 
 async def respond(request: web.Request, answer: Answer, once: Once | None, prepare: Prepare) -> web.StreamResponse:
     """Send the answer to a request, streamed or whole. Raises what refuses it."""
-    with InParam(answer.request.PROMPT_PARAM):
+    with in_param(answer.request.PROMPT_PARAM):
         async with unstored(once) as ending:
             ledger = Ledger(request.app[SERVICES], request[PRINCIPAL], request[TRACE], answer)
             with ledger.entering(answer.turns) as entered:

@@ -47,21 +47,9 @@ class Named(Protocol):
 
 @dataclass(slots=True)
 class Outcome:
-    """Records a turn at the end of its block, in whatever way that ends. Until its status is known it counts as
-    refused, by the server or because the request is invalid."""
+    """Until its status is known, a turn counts as refused, by the server or because the request is invalid."""
 
-    ledger: Ledger
     status: str = REFUSED
-
-    def __enter__(self) -> Outcome:
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, ClientGone | asyncio.CancelledError):
-            self.status = "cancelled"
-        elif isinstance(error, Exception) and self.status == REFUSED:
-            self.status = refusal(error)
-        self.ledger.record(self.status)
 
 
 @dataclass(eq=False)
@@ -191,9 +179,20 @@ class Ledger:
             self.services.daily_budgets.charge(self.principal, record.taken.cost)
             self.services.rates.charge(self.principal, record.tokens, monotonic())
 
-    def recording(self) -> Outcome:
-        """Record the turn at the end of the block."""
-        return Outcome(self)
+    @contextmanager
+    def recording(self) -> Iterator[Outcome]:
+        """Record the turn at the end of the block, in whatever way that ends."""
+        outcome = Outcome()
+        try:
+            yield outcome
+        except (ClientGone, asyncio.CancelledError):
+            outcome.status = "cancelled"
+            raise
+        except Exception as error:
+            outcome.status = refusal(error) if outcome.status == REFUSED else outcome.status
+            raise
+        finally:
+            self.record(outcome.status)
 
     def _record(self, status: str) -> TurnRecord:
         trace, surface = self.trace, self.surface
