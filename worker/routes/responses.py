@@ -28,7 +28,6 @@ from worker.http.query import Including, PageQuery, Switch, whole
 from worker.http.request import (
     BODY,
     EVENTS,
-    IGNORED,
     JSON,
     PRINCIPAL,
     TRACE,
@@ -38,6 +37,7 @@ from worker.http.request import (
     path_id,
 )
 from worker.lifecycle.supervisor import at_most
+from worker.runs.choice import read_request
 from worker.runs.disconnect import COME_BACK, HEADER, Disconnect
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Earlier, Once, in_use, unstored
@@ -66,12 +66,8 @@ routes = Routes()
 
 @routes.post("/v1/responses", Scope.CHAT, takes=ResponseRequest, tells=(JSON, EVENTS))
 async def create(request: web.Request) -> web.StreamResponse | Json:
-    services = request.app[SERVICES]
     with request[TRACE].span("edge"):
-        body = await parsed(ResponseRequest, request[BODY], request[IGNORED])
-        body = body.with_headers(request.headers, services.surface_names)
-        body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
-        once = Once.of(request, services.idempotency_keys, request[PRINCIPAL].tenant_id)
+        body, once = await read_request(request, ResponseRequest)
     id = new_id("resp")
     if once is None:
         return await _respond_with(request, body, await _start(request, body, id), id)
@@ -123,9 +119,10 @@ async def _start(request: web.Request, body: ResponseRequest, id: str, usual: Di
 async def _respond_with(
     request: web.Request, body: ResponseRequest, started: Run | Json, id: str
 ) -> web.StreamResponse | Json:
-    if isinstance(started, Run):
-        return await (_stream if body.stream else _whole)(request, started)
-    return await _follow(request, id, -1) if body.stream else started
+    run = started if isinstance(started, Run) else None
+    if body.stream:
+        return await _follow(request, id, -1, run)
+    return await _whole(request, run) if run else started
 
 
 async def _begun(request: web.Request, earlier: Earlier) -> str:
@@ -177,18 +174,6 @@ def is_ours(response: Json) -> bool:
     return bool(response["status"] == "failed" and response["error"]["code"] == PLATFORM)
 
 
-async def _stream(request: web.Request, run: Run, number: int = 0) -> web.StreamResponse:
-    stream = EventStream(request)
-    runs, tenant_id = request.app[RUNS], request[PRINCIPAL].tenant_id
-    try:
-        number = await run.read(stream, number)
-        if run.left:  # another worker resumes it
-            await read_stored(runs.services, stream, tenant_id, run.id, number - 1, runs.get)
-    except ClientGone:
-        return stream.response
-    return await stream.close(DONE)
-
-
 async def _whole(request: web.Request, run: Run) -> web.Response | Json:
     with run.readers.reading():
         await run.wait()
@@ -219,15 +204,14 @@ async def retrieve(request: web.Request, query: FollowQuery) -> web.StreamRespon
     return public_response(record.body, query.with_results)
 
 
-async def _follow(request: web.Request, response_id: str, after: int) -> web.StreamResponse:
-    """All events after a sequence number: the past ones, then new ones as they come."""
-    runs, tenant_id = request.app[RUNS], request[PRINCIPAL].tenant_id
-    run = runs.get(tenant_id, response_id)
-    if run is not None:
-        return await _stream(request, run, after + 1)
-    stream = EventStream(request)
+async def _follow(request: web.Request, response_id: str, after: int, run: Run | None = None) -> web.StreamResponse:
+    """All events after a sequence number: the past ones, then new ones as they come. `run` makes the response here."""
+    runs, tenant_id, stream = request.app[RUNS], request[PRINCIPAL].tenant_id, EventStream(request)
     try:
-        await read_stored(runs.services, stream, tenant_id, response_id, after, runs.get)
+        if run := run or runs.get(tenant_id, response_id):
+            after = await run.read(stream, after + 1) - 1
+        if run is None or run.left:  # another worker makes it, or resumes it
+            await read_stored(runs.services, stream, tenant_id, response_id, after, runs.get)
     except ClientGone:
         return stream.response
     return await stream.close(DONE)

@@ -166,10 +166,6 @@ class Broadcast:
         skipped = int(self._encoder.tells_trace and bool(self._end))
         return self.journal.batch([*self._rest, *self._end], skipped=skipped)
 
-    def end_stored(self, events: Batch) -> None:
-        """What `end` returned is stored: all but the trace, which precedes the end."""
-        self.journal.keep(events)
-
     def end_otherwise(self, snapshot: dict[str, Any], end: ResponseEnd) -> None:
         """The event log stores this end in place of one that may have been stored."""
         self._end, self.journal.end = self._encoded_end(snapshot), end

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import ExitStack, aclosing
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -367,7 +367,7 @@ class Run:
                 _log_unstored(error)
                 finished, snapshot = self._failed(finished, error)
             else:
-                self.broadcast.end_stored(events)
+                self.broadcast.journal.keep(events)  # all but the trace, which precedes the end
         self.snapshot = snapshot
         self.broadcast.send_end(partial(self._ledger.payload, finished.status))
         return finished.status
@@ -441,31 +441,11 @@ async def read_stored(
     after: int,
     find_run: Callable[[UUID, str], Run | None],
 ) -> None:
-    """Send the events after this number until the response has ended. Raises NotFound, ApiError, ClientGone.
+    """Send the stored events after this number, as they are stored, until the response has ended. Raises NotFound,
+    ApiError 404 when the events are not kept any more, and ClientGone.
 
-    `find_run` finds the run of a response that this worker takes from the queue during that time.
-    """
-    async with aclosing(_follow(services, tenant_id, response_id, after)) as pages:
-        async for page in pages:
-            events = [
-                event for event in page if event["sequence_number"] > after
-            ]  # a run of this worker may have sent more
-            await stream.open()
-            await stream.write([*map(encode, events)])
-            after = events[-1]["sequence_number"] if events else after
-            if run := find_run(tenant_id, response_id):
-                after = await run.read(stream, after + 1) - 1
-                if not run.left:
-                    return
-
-
-async def _follow(
-    services: RunServices, tenant_id: UUID, response_id: str, after: int
-) -> AsyncGenerator[list[WireEvent], None]:
-    """The stored events after this number as they are stored, [] while there are none. Ends with the response.
-
-    No database connection is held while waiting: `presence` notifies of new events, and a slow poll covers missed
-    notifications. Raises NotFound, and ApiError 404 when the events are not kept any more.
+    `find_run` finds the run of a response that this worker takes from the queue during that time. No database
+    connection is held while waiting: `presence` notifies of new events, and a slow poll covers missed notifications.
     """
     with services.presence.watching(response_id) as news:
         page = await services.running.read(tenant_id, response_id, after)
@@ -474,10 +454,15 @@ async def _follow(
             raise ApiError(404, message, param="stream", code="events_expired")
         follow_at = 0.0
         while True:
-            yield list(page.events)
+            await stream.open()
+            await stream.write([*map(encode, page.events)])
             after = page.events[-1]["sequence_number"] if page.events else after
+            if run := find_run(tenant_id, response_id):
+                after = await run.read(stream, after + 1) - 1
+                if not run.left:
+                    return
             if page.sealed:
-                break
+                return
             if time.monotonic() >= follow_at:  # then read immediately: events may have come since the last read
                 await services.presence.notify(FOLLOW, response_id)
                 follow_at = time.monotonic() + FOLLOWED_S / 3
