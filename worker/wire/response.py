@@ -254,11 +254,7 @@ class EventEncoder:
         return [wire.encode(each) for each in self.events_of(event)]
 
     def _template(self, event: TextDelta | ReasoningDelta) -> wire.Template:
-        if isinstance(event, TextDelta):
-            delta = wire.of_text("output_text.delta", event.output_index, event.item_id, delta=wire.HOLE, logprobs=[])
-        else:
-            delta = wire.of_text("reasoning_text.delta", event.output_index, event.item_id, delta=wire.HOLE)
-        [spelled] = self._frame.dialect.spelled([delta])
+        [spelled] = self._frame.dialect.spelled([_delta(event, wire.HOLE)])
         return self._templates.setdefault(event.item_id, wire.Template(wire.encode(spelled)))
 
     def replay(self, event: Event) -> None:
@@ -325,11 +321,9 @@ class EventEncoder:
                 yield from self._sources_found(event)
             case ItemStarted():
                 yield from self._item_started(event)
-            case TextDelta():
-                yield from self._text(event)
-            case ReasoningDelta():
+            case TextDelta() | ReasoningDelta():
                 self._texts[event.output_index].append(event.text)
-                yield wire.of_text("reasoning_text.delta", event.output_index, event.item_id, delta=event.text)
+                yield _delta(event, event.text)
             case ArgumentsDelta():
                 yield from self._arguments(event)
             case ItemFinished(item=FunctionCall() as call) if call.is_pending:
@@ -382,11 +376,6 @@ class EventEncoder:
         if speaks:
             part = EMPTY_TEXT if isinstance(event.item, Message) else EMPTY_REASONING
             yield wire.of_text("content_part.added", event.output_index, event.item.id, part=part)
-
-    def _text(self, event: TextDelta) -> Iterator[WireEvent]:
-        self._texts[event.output_index].append(event.text)
-        told = logprob_payloads(event.logprobs)
-        yield wire.of_text("output_text.delta", event.output_index, event.item_id, delta=event.text, logprobs=told)
 
     def _arguments(self, event: ArgumentsDelta) -> Iterator[WireEvent]:
         """Of a function or a custom tool; the calls of other tools are sent when they are whole."""
@@ -452,6 +441,13 @@ class EventEncoder:
                     ):
                         event = {"type": f"response.shell_call_command.{kind}", "output_index": output_index}
                         yield {**event, "command_index": index, field: text}
+
+
+def _delta(event: TextDelta | ReasoningDelta, text: str) -> WireEvent:
+    if isinstance(event, ReasoningDelta):
+        return wire.of_text("reasoning_text.delta", event.output_index, event.item_id, delta=text)
+    told = logprob_payloads(event.logprobs)
+    return wire.of_text("output_text.delta", event.output_index, event.item_id, delta=text, logprobs=told)
 
 
 def _waits(item: Item) -> bool:
