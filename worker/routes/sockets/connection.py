@@ -126,8 +126,8 @@ class Connection:
         self._dialect = Dialect.of(request.headers)
         self._on_disconnect = Disconnect.parse(request.headers.get(HEADER))
         self._memory = memory()
-        self._main = Lane(SocketStream(request))  # of requests without an id
-        self._lanes: OrderedDict[str, Lane] = OrderedDict()  # by the id, least recently named first
+        self._lanes: OrderedDict[str | None, Lane] = OrderedDict()  # by `stream_id`, least recently named first
+        self._over = asyncio.Event()  # all lanes are
         self._holding = holding
         self._arriving_bytes = 0  # of an incomplete message
         self._taken_bytes = 0  # of messages that are queued or being answered
@@ -141,25 +141,23 @@ class Connection:
 
     async def serve(self) -> web.WebSocketResponse:
         await self._socket.prepare(self._request)
-        self._main.stream.begin()
+        self._lane(None)
         self._reading = asyncio.create_task(self._read())
-        tasks = [self._reading, asyncio.create_task(self._answer_all())]
         if guard := guard_of(self._request):
             guard.on_bytes = self._hold_arriving
         authenticator, principal = self._services.authenticator, self._request[PRINCIPAL]
         try:
             with authenticator.revocable(principal, self._refuse):
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                await first_of(self._reading, self._over.wait())
             with suppress(asyncio.CancelledError):  # of the reader, when its messages take too much memory
-                done.pop().result()
+                self._reading.result()
         finally:
             if guard:
                 guard.on_bytes = None
-            tasks += [lane.task for lane in self._lanes.values() if lane.task is not None]
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            self._main.stream.end()
+            tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+            for name in tuple(self._lanes):
+                self._drop(name)
+            await asyncio.gather(*tasks, return_exceptions=True)
             with suppress(ConnectionError):
                 await self._socket.close(code=self._close_code)
         return self._socket
@@ -195,15 +193,15 @@ class Connection:
     async def _take(self, data: str | bytes) -> None:
         message = data.encode() if isinstance(data, str) else data
         self._arriving_bytes = 0
-        lane = self._main
+        name: str | None = None
         if STEER in message or STREAM_ID in message:
             asked, name = await asyncio.to_thread(routed, message)
             if asked is not None:
                 return await self._steer(message, asked)
-            if name is not None and (found := self._lane(name)) is None:
+            if name not in self._lanes and not self._makes_room():
                 text = f"{LANES_MAX} streams of this connection are being answered: wait for one of them."
                 return await self._complain(SocketStream(self._request, name), rate_limited(text))
-            lane = found if name is not None and found is not None else lane
+        lane = self._lane(name)
         try:
             lane.messages.put_nowait(message)
             lane.unanswered += 1
@@ -213,38 +211,31 @@ class Connection:
             text = f"{WAITING_MAX} requests are already waiting on this connection: read their answers first."
             await self._complain(lane.stream, rate_limited(text))
 
-    def _lane(self, name: str) -> Lane | None:
-        """The lane of this name, perhaps in place of an idle one; None if there are too many."""
+    def _makes_room(self) -> bool:
+        """Whether there may be another lane with a name, perhaps in place of an idle one."""
+        named = [name for name in self._lanes if name is not None]
+        idle = [name for name in named if self._lanes[name].is_idle]
+        if len(named) >= LANES_MAX and idle:
+            self._drop(idle[0])
+        return len(named) < LANES_MAX or bool(idle)
+
+    def _lane(self, name: str | None) -> Lane:
         lane = self._lanes.get(name)
         if lane is None:
-            if len(self._lanes) >= LANES_MAX:
-                idle = next((each for each, other in self._lanes.items() if other.is_idle), None)
-                if idle is None:
-                    return None
-                self._drop(idle)
             lane = self._lanes[name] = Lane(SocketStream(self._request, name))
             lane.stream.begin()
             lane.task = asyncio.create_task(self._answer_lane(name, lane))
         self._lanes.move_to_end(name)
         return lane
 
-    def _drop(self, name: str) -> None:
+    def _drop(self, name: str | None) -> None:
         lane = self._lanes.pop(name)
         lane.stream.end()
         if lane.task is not None:
             lane.task.cancel()
 
-    async def _answer_all(self) -> None:
-        """Answer until the worker is stopped, the connection is idle for too long, or the client does not read."""
-        with suppress(ConnectionError):
-            await self._answer_each(self._main)
-            while not self._draining.is_set() and self._lanes:
-                await self._answer_each(self._main)
-            if tasks := [lane.task for lane in self._lanes.values() if lane.task is not None]:
-                await asyncio.wait(tasks)
-
-    async def _answer_lane(self, name: str, lane: Lane) -> None:
-        """Answer the requests of a lane with a name, which is forgotten when it was idle for too long."""
+    async def _answer_lane(self, name: str | None, lane: Lane) -> None:
+        """Answer the requests of a lane until the worker is stopped, or the lane was idle for too long."""
         try:
             await self._answer_each(lane)
             while not (self._draining.is_set() or lane.is_idle):
@@ -253,8 +244,9 @@ class Connection:
             if self._reading is not None:
                 self._reading.cancel()
         lane.stream.end()
-        if self._lanes.get(name) is lane and not self._draining.is_set():
-            del self._lanes[name]
+        del self._lanes[name]
+        if not self._lanes:
+            self._over.set()
 
     async def _answer_each(self, lane: Lane) -> None:
         with suppress(ClientGone):
@@ -315,10 +307,10 @@ class Connection:
 
     async def _steer(self, message: bytes, asked: dict[str, Any]) -> None:
         """Say something to a response whose events are being sent."""
-        tenant_id, lane = self._request[PRINCIPAL].tenant_id, self._main
+        tenant_id, lane = self._request[PRINCIPAL].tenant_id, self._lane(None)
         try:
             body = await parsed(SteerMessage, message)
-            lanes = [each for each in (self._main, *self._lanes.values()) if each.run is not None]
+            lanes = (each for each in self._lanes.values() if each.run)
             found = next((each for each in lanes if each.run and each.run.id == body.previous_response_id), None)
             if found is None or found.run is None:
                 text = "The response is not in progress on this connection."
