@@ -14,7 +14,7 @@ from agents.inflight import InFlight
 from worker.edge.health_probes import HealthProbes
 from worker.lifecycle.crew.member import Member
 from worker.lifecycle.prewarm import PrewarmLimits
-from worker.runs.cache_diagnostics import RecentPrompts
+from worker.runs.cache_diagnostics import RecentPrompts, recent_prompts
 from worker.runs.run_services import RunServices
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Services(RunServices):
     reranker: Reranker | None = None
     speculative_search: SpeculativeSearch | None = None
     prewarm_limits: PrewarmLimits = field(default_factory=PrewarmLimits)
-    recent_prompts: RecentPrompts = field(default_factory=RecentPrompts)
+    recent_prompts: RecentPrompts = field(default_factory=recent_prompts)
     reload: Callable[[], None] = lambda: None  # reload models.toml
     started_at: float = field(default_factory=time.time)
 

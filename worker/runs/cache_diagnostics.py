@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import orjson
@@ -98,19 +98,12 @@ def _plain(part: Any) -> Any:
     return dict(part) if isinstance(part, Mapping) else repr(part)
 
 
-class RecentPrompts:
-    """The prompts of messages that may be compared with a later one. Not thread-safe."""
+# The prompts of messages that may be compared with a later one, by tenant and message.
+RecentPrompts: TypeAlias = LruCache[tuple[UUID, str], PromptDigest]
 
-    def __init__(self) -> None:
-        self._kept = LruCache[tuple[UUID, str], PromptDigest](
-            KEPT_BYTES_MAX, lambda _, prompt: PROMPT_BYTES + len(prompt.messages)
-        )
 
-    def get(self, tenant_id: UUID, message_id: str) -> PromptDigest | None:
-        return self._kept.get((tenant_id, message_id))
-
-    def keep(self, tenant_id: UUID, message_id: str, prompt: PromptDigest) -> None:
-        self._kept.put((tenant_id, message_id), prompt)
+def recent_prompts() -> RecentPrompts:
+    return LruCache(KEPT_BYTES_MAX, lambda _, prompt: PROMPT_BYTES + len(prompt.messages))
 
 
 class MessageDiagnosis(NamedTuple):
@@ -127,13 +120,14 @@ class MessageDiagnosis(NamedTuple):
         """The diagnostics, which are known from the first token on; None where nothing stood against reuse. Afterwards,
         another message may name this one."""
         read = first_prompt(self.trace)
-        self.recent.keep(self.tenant_id, self.message_id, replace(self.prompt, tokens=read.total if read else 0))
+        kept = replace(self.prompt, tokens=read.total if read else 0)
+        self.recent.put((self.tenant_id, self.message_id), kept)
         return self._compared(read)
 
     def _compared(self, read: Prompt | None) -> dict[str, Any] | None:
         if self.previous_id is None:
             return None
-        before = self.recent.get(self.tenant_id, self.previous_id)
+        before = self.recent.get((self.tenant_id, self.previous_id))
         if before is None:
             return {"cache_miss_reason": {"type": "previous_message_not_found"}}
         if read is None:

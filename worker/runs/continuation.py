@@ -63,14 +63,12 @@ def beginning_row(record: ResponseRecord) -> dict[str, Any]:
 
 def batch_rows(batches: Sequence[Batch], followed: Collection[str]) -> bytes:
     """A JSON array; the events are as they were sent."""
-    return b"[%b]" % b",".join(
-        b'{"payload":%b,%b' % (batch.payload, _batch_facts(batch, followed)[1:]) for batch in batches
-    )
-
-
-def _batch_facts(batch: Batch, followed: Collection[str]) -> bytes:
-    is_announced = batch.last or batch.response_id in followed
-    return orjson.dumps({"id": batch.response_id, "number": batch.number, "last": batch.last, "told": is_announced})
+    rows = []
+    for batch in batches:
+        facts = {"id": batch.response_id, "number": batch.number, "last": batch.last}
+        facts["told"] = batch.last or batch.response_id in followed
+        rows.append(b'{"payload":%b,%b' % (batch.payload, orjson.dumps(facts)[1:]))
+    return b"[%b]" % b",".join(rows)
 
 
 def ending_row(record: ResponseRecord, events: Batch) -> bytes:

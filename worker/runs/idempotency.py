@@ -213,20 +213,16 @@ class Once:
         """
         earlier = None
         try:
-            earlier = await self._earlier(response_id, again=again)
+            with self.request[TRACE].span("edge"):
+                earlier = await self.keys.claim(self.claim, self.fingerprint, response_id, again=again)
+            if earlier is not None and earlier.fingerprint != self.fingerprint:
+                message = f"The '{HEADER}' of this request was used for another request: use a new key."
+                raise ApiError(422, message, param=HEADER, code="idempotency_key_reused")
             yield earlier
         except BaseException:  # also when the caller leaves, be it before we know whether the key is ours
             if earlier is None:
                 await self.settle(answered=ending is not None and ending.failed and not ending.repeats)
             raise
-
-    async def _earlier(self, response_id: str | None, *, again: bool) -> Earlier | None:
-        with self.request[TRACE].span("edge"):
-            earlier = await self.keys.claim(self.claim, self.fingerprint, response_id, again=again)
-        if earlier is not None and earlier.fingerprint != self.fingerprint:
-            message = f"The '{HEADER}' of this request was used for another request: use a new key."
-            raise ApiError(422, message, param=HEADER, code="idempotency_key_reused")
-        return earlier
 
     async def settle(self, *, answered: bool) -> None:
         await self.keys.settle(self.claim, answered=answered)

@@ -35,21 +35,15 @@ UNSUPPORTED, UNSUPPORTED_IMAGE = "unsupported_parameter", "unsupported_image"
 SPELLABLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # what may be quoted in a header
 
 
-class Ignored:
+class Ignored(dict[str, None]):
     """Names of parameters as the client wrote them, without duplicates, in order of occurrence."""
 
-    def __init__(self) -> None:
-        self._names: dict[str, None] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._names)
-
     def add(self, *names: str) -> None:
-        self._names.update(dict.fromkeys(names))
+        self.update(dict.fromkeys(names))
 
     @property
     def header(self) -> str:
-        return ",".join(self._names)
+        return ",".join(self)
 
 
 def note(info: ValidationInfo, name: str) -> None:

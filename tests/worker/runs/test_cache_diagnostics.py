@@ -24,7 +24,7 @@ from worker.runs.cache_diagnostics import (
     PROMPT_BYTES,
     MessageDiagnosis,
     PromptDigest,
-    RecentPrompts,
+    recent_prompts,
 )
 from worker.runs.record import Prompt, first_prompt
 
@@ -89,7 +89,7 @@ def test_what_the_turn_read_ahead_was_not_in_the_cache_before_it() -> None:
     ],
 )
 def test_a_message_is_told_why_and_how_much(now: Turn, trace: Trace, reason: dict[str, Any] | None) -> None:
-    recent = RecentPrompts()
+    recent = recent_prompts()
     MessageDiagnosis(recent, TENANT, read(200, 0), "msg_1", PromptDigest.of(TURN, "m"), None).diagnose()
     told = MessageDiagnosis(recent, TENANT, trace, "msg_2", PromptDigest.of(now, "m"), "msg_1").diagnose()
     if reason and "missed" in reason:
@@ -98,14 +98,14 @@ def test_a_message_is_told_why_and_how_much(now: Turn, trace: Trace, reason: dic
 
 
 def test_few_prompts_are_kept_and_each_for_its_tenant() -> None:
-    recent, prompt = RecentPrompts(), PromptDigest.of(TURN, "m")
+    recent, prompt = recent_prompts(), PromptDigest.of(TURN, "m")
     long = replace(prompt, messages=bytes(DIGEST_BYTES) * 1000)
     kept = KEPT_BYTES_MAX // (PROMPT_BYTES + len(long.messages))
     for number in range(kept + 1):
-        recent.keep(TENANT, f"msg_{number}", long)
-    assert recent.get(TENANT, "msg_0") is None
-    assert recent.get(TENANT, "msg_1") == recent.get(TENANT, f"msg_{kept}") == long
-    assert recent.get(UUID(int=8), "msg_1") is None
+        recent.put((TENANT, f"msg_{number}"), long)
+    assert recent.get((TENANT, "msg_0")) is None
+    assert recent.get((TENANT, "msg_1")) == recent.get((TENANT, f"msg_{kept}")) == long
+    assert recent.get((UUID(int=8), "msg_1")) is None
 
 
 async def test_ids_of_other_tenants_are_not_found(database: Database) -> None:

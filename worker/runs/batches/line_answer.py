@@ -20,7 +20,7 @@ from worker.wire.batches import Endpoint
 from worker.wire.chat_request import ChatRequest
 from worker.wire.completion import ChatCompletion
 from worker.wire.response_request import ResponseRequest
-from worker.wire.strict import Ignored, parsed
+from worker.wire.strict import parsed
 from worker.wire.text_inputs import EmbeddingsRequest
 
 # A line may wait in the engine for as long as interactive requests are served first; its own limit is that of its slot.
@@ -35,7 +35,7 @@ async def answer_body(
     """The body of the answer. Raises if the request is refused or fails; `to_api_error` knows all of these errors."""
     match endpoint:
         case "/v1/embeddings":
-            body = check_inputs(services, await parsed(EmbeddingsRequest, raw, Ignored()))
+            body = check_inputs(services, await parsed(EmbeddingsRequest, raw))
             return await embed_inputs(services, principal.tenant_id, trace, body, time_slice)
         case "/v1/chat/completions":
             return await _completion(services, principal, raw, trace)
@@ -44,7 +44,7 @@ async def answer_body(
 
 
 async def _completion(services: Services, principal: Principal, raw: bytes, trace: Trace) -> Body:
-    body = await parsed(ChatRequest, raw, Ignored())
+    body = await parsed(ChatRequest, raw)
     _refuse("stream", body.stream)
     completion = ChatCompletion(body, services.checked(body.model))
     with in_param("messages"):
@@ -54,7 +54,7 @@ async def _completion(services: Services, principal: Principal, raw: bytes, trac
 
 
 async def _response(services: Services, principal: Principal, raw: bytes, trace: Trace) -> Body:
-    body = await parsed(ResponseRequest, raw, Ignored())
+    body = await parsed(ResponseRequest, raw)
     for name in ("stream", "background", "store"):
         _refuse(name, getattr(body, name))
     _refuse("conversation", body.conversation)  # lines are answered in any order, some of them more than once
