@@ -42,15 +42,12 @@ async def serve_engine(config: Config, *, began: float, member: Member | None = 
                 async with listening(app, config, listener):
                     stop.serving = True
                     if member is None:
-                        _announce(model.name, _where(address, listener), time.monotonic() - began)
+                        seconds, where = time.monotonic() - began, _where(address, listener)
+                        say(f"Firsttoken engine {VERSION} is ready after {seconds:.1f} s: {model.name} at {where}")
                     await stop.wanted(lambda: model.failed)
                     await drain(app, config.drain_s, stop.hurried)
                     if model.failed:  # the process manager starts another one
                         raise EngineStopped(model.failed)
-
-
-def _announce(model: str, where: Address, seconds: float) -> None:
-    say(f"Firsttoken engine {VERSION} is ready after {seconds:.1f} s: {model} at {where}")
 
 
 def _address(config: Config) -> Address:

@@ -147,10 +147,6 @@ THREAD = "thread"
 UNTHREADED = {"error_code": "thread_unsupported_request", "unsupported": [THREAD]}
 
 
-def error_type(status: int) -> str:
-    return ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-
-
 def error_body(error: ApiError) -> dict[str, Any]:
     """The message includes the parameter's name: clients of this API read nothing else."""
     message = error.message
@@ -158,5 +154,6 @@ def error_body(error: ApiError) -> dict[str, Any]:
         message = f"{TOO_LONG}: {message}"
     elif error.param and error.param not in message:
         message = f"{error.param}: {message}"
-    told = {**error.body["error"], "type": error_type(error.status), "message": storable(message)}
+    kind = ERROR_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    told = {**error.body["error"], "type": kind, "message": storable(message)}
     return {"type": "error", "error": {**told, "details": UNTHREADED} if error.param == THREAD else told}

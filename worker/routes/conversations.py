@@ -9,6 +9,7 @@ not help nothing is done.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
@@ -141,11 +142,7 @@ def conversation_object(conversation: Conversation) -> dict[str, Any]:
 
 def found_object(found: Found) -> dict[str, Any]:
     """`firsttoken_excerpt`: of the message that matches, with the positions of the words in it."""
-    excerpt = found.excerpt and {
-        "item_id": found.excerpt.item_id,
-        "text": found.excerpt.text,
-        "marks": found.excerpt.marks,
-    }
+    excerpt = found.excerpt and asdict(found.excerpt)
     return {**conversation_object(found.conversation), "firsttoken_excerpt": excerpt}
 
 

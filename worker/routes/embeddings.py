@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from inference.embedding.windows import Windows
 from retrieval.rank import window_similarity
@@ -21,7 +21,7 @@ from worker.http.request import PRINCIPAL, TRACE, Json, Routes
 from worker.runs.embed_inputs import check_inputs, embed_inputs
 from worker.runs.record import TurnRecord
 from worker.services import SERVICES, Services
-from worker.wire.strict import ModelName, Strict
+from worker.wire.strict import ModelName, Strict, short_for
 from worker.wire.text_inputs import EmbeddingsRequest
 
 DOCUMENTS_MAX = 256  # about ten seconds of embedding on one core
@@ -39,10 +39,6 @@ async def create(request: web.Request, body: EmbeddingsRequest) -> Json:
         return await embed_inputs(services, tenant_id, request[TRACE], body)
 
 
-def _as_document(value: Any) -> Any:
-    return {"text": value} if isinstance(value, str) else value
-
-
 Text = Annotated[str, StringConstraints(min_length=1, max_length=TEXT_CHARS_MAX)]
 
 
@@ -54,7 +50,7 @@ class RerankRequest(Strict):
     model: ModelName
     query: Text
     documents: Annotated[
-        list[Annotated[Document, BeforeValidator(_as_document)]], Field(min_length=1, max_length=DOCUMENTS_MAX)
+        list[Annotated[Document, short_for(lambda text: {"text": text})]], Field(min_length=1, max_length=DOCUMENTS_MAX)
     ]
     top_n: Annotated[int, Field(ge=1)] | None = None
     return_documents: bool | None = None

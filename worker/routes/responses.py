@@ -12,7 +12,6 @@ from time import monotonic
 from typing import Annotated, Any
 
 from aiohttp import web
-from pydantic import BeforeValidator
 
 from agents.compaction import compact
 from agents.errors import NotFound
@@ -49,7 +48,7 @@ from worker.services import SERVICES
 from worker.telemetry.telemetry import server_timing
 from worker.wire import limits
 from worker.wire.events import DONE
-from worker.wire.items import InputItem, as_items
+from worker.wire.items import AS_ITEMS, InputItem
 from worker.wire.options import CacheRetention, PromptCacheOptions, ServiceTier
 from worker.wire.response import Dialect, Feedback, public_item, public_response, usage_object
 from worker.wire.response_request import ResponseRequest, ShortKey, SteerRequest
@@ -291,7 +290,7 @@ async def input_tokens(request: web.Request, body: ResponseRequest) -> Json:
 
 class CompactRequest(Strict):
     model: ModelName
-    input: Annotated[list[InputItem], up_to(limits.ITEMS_MAX), BeforeValidator(as_items)] | None = None
+    input: Annotated[list[InputItem], up_to(limits.ITEMS_MAX), AS_ITEMS] | None = None
     instructions: Text | None = None
     previous_response_id: Id | None = None
     prompt_cache_key: ShortKey | None = None

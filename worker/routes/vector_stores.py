@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 from uuid import UUID
 
 from aiohttp import web
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from inference.errors import UnknownEmbedder
 from retrieval.config import SCORE_THRESHOLD
@@ -23,9 +23,8 @@ from worker.http.query import PageQuery
 from worker.http.request import PRINCIPAL, TRACE, Json, Routes, noted, path_id
 from worker.services import SERVICES, Services
 from worker.wire import limits
-from worker.wire.chat_request import as_list
 from worker.wire.options import Metadata
-from worker.wire.strict import Id, Strict, Unsupported, only
+from worker.wire.strict import Id, Strict, Unsupported, only, short_for
 from worker.wire.tools import RankingOptions
 
 FILES_MAX = 500  # of one batch, the limit of the public contract
@@ -95,7 +94,7 @@ class BatchCreate(Strict):
 class StoreSearch(Strict):
     query: Annotated[
         list[Annotated[str, StringConstraints(min_length=1, max_length=QUERY_CHARS_MAX)]],
-        BeforeValidator(as_list),
+        short_for(lambda query: [query]),
         Field(min_length=1, max_length=QUERIES_MAX),
     ]
     max_num_results: Annotated[int, Field(ge=1, le=limits.RESULTS_MAX)] | None = None

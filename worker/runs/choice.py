@@ -52,17 +52,6 @@ class Choice:
     turn: Turn
     ledger: Ledger
 
-    @classmethod
-    def of(cls, ledger: Ledger, turn: Turn, index: int = 0) -> Choice:
-        """The first choice uses the trace of the request; each other one has a trace with the same start."""
-        if index:
-            of_all = ledger.trace
-            trace = Trace(start_ns=of_all.start_ns, started_at=of_all.started_at, attributes={"choice": index})
-            if "background" in of_all.attributes:
-                trace.attributes["background"] = True
-            ledger = changed(ledger, trace=trace)
-        return cls(turn, ledger)
-
     @property
     def trace(self) -> Trace:
         return self.ledger.trace
@@ -239,7 +228,14 @@ async def turns_of(ledger: Ledger, completion: ChatCompletion) -> list[Turn]:
 
 
 def choices_of(ledger: Ledger, turns: Sequence[Turn]) -> list[Choice]:
-    return [Choice.of(ledger, turn, index) for index, turn in enumerate(turns)]
+    """The first choice uses the trace of the request; each other one has a trace with the same start."""
+    of_all, choices = ledger.trace, [Choice(turns[0], ledger)]
+    background = {"background": True} if "background" in of_all.attributes else {}
+    for index, turn in enumerate(turns[1:], 1):
+        attributes = {"choice": index, **background}
+        trace = Trace(start_ns=of_all.start_ns, started_at=of_all.started_at, attributes=attributes)
+        choices.append(Choice(turn, changed(ledger, trace=trace)))
+    return choices
 
 
 async def read_request(request: web.Request, model: type[R]) -> tuple[R, Once | None]:

@@ -38,36 +38,32 @@ class Heartbeat:
     """The timer of all streams of a worker. It runs while there are any."""
 
     def __init__(self) -> None:
-        self._streams: set[Stream] = set()
+        self.streams: set[Stream] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._beats = 0
 
     def __repr__(self) -> str:
-        return f"<Heartbeat {len(self._streams)} streams>"
-
-    @property
-    def streams(self) -> Sequence[Stream]:
-        return tuple(self._streams)
+        return f"<Heartbeat {len(self.streams)} streams>"
 
     def add(self, stream: Stream) -> None:
-        self._streams.add(stream)
+        self.streams.add(stream)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
 
     def remove(self, stream: Stream) -> None:
-        self._streams.discard(stream)
+        self.streams.discard(stream)
 
     def _beat(self) -> None:
         now, self._beats = now_ns(), self._beats + 1
         looks_at_all = self._beats % BEATS_BETWEEN == 0
-        for stream in [each for each in self._streams if looks_at_all or each.is_behind]:
+        for stream in [each for each in self.streams if looks_at_all or each.is_behind]:
             try:
                 stream.beat(now)
             except Exception:  # the boundary: without this timer all others stand still
                 log.exception("a stream was cut off")
                 self.remove(stream)
                 stream.cut()
-        again = asyncio.get_running_loop().call_later(BEAT_S, self._beat) if self._streams else None
+        again = asyncio.get_running_loop().call_later(BEAT_S, self._beat) if self.streams else None
         self._timer = again
 
 

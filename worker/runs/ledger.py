@@ -104,11 +104,6 @@ class Ledger:
         )
 
     @property
-    def _reports_position(self) -> bool:
-        """Only for clients that ask to wait: other clients do not expect an event of ours."""
-        return self.answer.request.options.get(LATE) == WAIT and "background" not in self.trace.attributes
-
-    @property
     def _waits(self) -> bool:
         late = self._policy.late
         return self.services.waits if late is None else late == WAIT
@@ -119,9 +114,9 @@ class Ledger:
             note_arm(self.trace, turn.arm)
         turn = self._policy.applied(turn)
         limits = turn.limits.capped(self.services.caps, Owner.SERVER)
-        return changed(
-            turn, limits=limits, priority=self.priority, due=self.due, reports_position=self._reports_position
-        )
+        # Only clients that ask to wait are told their place: others do not expect an event of ours.
+        waits = self.answer.request.options.get(LATE) == WAIT and "background" not in self.trace.attributes
+        return changed(turn, limits=limits, priority=self.priority, due=self.due, reports_position=waits)
 
     def count(self, held: ExitStack) -> None:
         """Count the request against the limits of its key. The tokens that it is expected to take are held until the

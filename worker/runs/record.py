@@ -319,12 +319,6 @@ class Target:
         told = [("first token", self.ttft_ms), ("first answer", self.ttfa_ms), ("pace", self.tpot_ms)]
         return ", ".join(f"{name} {limit:g} ms" for name, limit in told if limit != inf)
 
-    def met(self, ttft_ms: float | None, tpot_ms: float | None, ttfa_ms: float | None) -> bool:
-        """A response of one token has no TPOT, and one that only calls a tool no TTFA; one without any token is
-        late."""
-        begins = ttft_ms is not None and ttft_ms <= self.ttft_ms and (ttfa_ms is None or ttfa_ms <= self.ttfa_ms)
-        return begins and (tpot_ms is None or tpot_ms <= self.tpot_ms)
-
 
 NO_TARGET = Target(inf, inf)
 
@@ -367,9 +361,12 @@ class Targets:
         self, surface: str, status: str, ttft_ms: float | None, tpot_ms: float | None, ttfa_ms: float | None
     ) -> bool | None:
         """Whether a turn met its target. None for turns that are not judged: those of surfaces without a target,
-        cancelled ones, and invalid requests that no server could answer.
+        cancelled ones, and invalid requests that no server could answer. A response of one token has no TPOT, and one
+        that only calls a tool no TTFA; one without any token is late.
         """
         target = self.by_surface.get(surface)
         if target is None or status in APART:
             return None
-        return status not in FAILED and target.met(ttft_ms, tpot_ms, ttfa_ms)
+        if status in FAILED or ttft_ms is None:
+            return False
+        return ttft_ms <= target.ttft_ms and (tpot_ms or 0) <= target.tpot_ms and (ttfa_ms or 0) <= target.ttfa_ms

@@ -113,11 +113,6 @@ class RunServices:
         """The agent of a conversation, or what is tried in its place."""
         return self.canaries.choose(self.definition(model, asked), self.agent_registry, model, tenant_id, conversation)
 
-    @property
-    def model(self) -> LanguageModel:
-        """The one that answers who names none."""
-        return self.model_of(None)
-
     def model_of(self, name: str | None) -> LanguageModel:
         """The model that answers where a request names this model, route, agent or alias, and there is no choice."""
         if name is None:

@@ -7,7 +7,6 @@ from uuid import UUID
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     StringConstraints,
     ValidationInfo,
@@ -50,10 +49,11 @@ from worker.wire.strict import (
     Unsupported,
     key_of,
     only,
+    short_for,
     up_to,
     without_effect,
 )
-from worker.wire.tools import as_choice, distinct, given
+from worker.wire.tools import distinct, given, of_mode
 
 SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; clients may send any integer
 
@@ -218,10 +218,6 @@ class ChatToolChoice(Strict):
         return self.allowed or (frozenset({self.function.name}) if self.function else frozenset())
 
 
-def as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 class PredictedContent(Strict):
     """A text that the answer probably repeats, such as the file to be changed."""
 
@@ -240,7 +236,9 @@ class ChoicesRequest(TurnRequest):
 
     seed: int | None = None
     logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=limits.BIAS_MAX)] | None = None
-    stop: Annotated[list[StopSequence], BeforeValidator(as_list), Field(max_length=limits.STOPS_MAX)] | None = None
+    stop: Annotated[list[StopSequence], short_for(lambda text: [text]), Field(max_length=limits.STOPS_MAX)] | None = (
+        None
+    )
     stream_options: ChatStreamOptions | None = None
     user: Annotated[str, StringConstraints(max_length=limits.USER_CHARS_MAX)] | None = None
 
@@ -273,7 +271,7 @@ class ChatRequest(ChoicesRequest, TieredRequest):
 
     messages: Annotated[list[ChatMessage], up_to(limits.ITEMS_MAX, least=1)]
     tools: Annotated[list[ChatTool], up_to(limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
-    tool_choice: Annotated[ChatToolChoice, BeforeValidator(as_choice), AfterValidator(given)] | None = None
+    tool_choice: Annotated[ChatToolChoice, short_for(of_mode), AfterValidator(given)] | None = None
     parallel_tool_calls: bool | None = None
 
     max_completion_tokens: OutputTokens | None = None

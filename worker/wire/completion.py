@@ -23,7 +23,7 @@ from agents.events import (
     TurnStarted,
     Usage,
 )
-from agents.message import FunctionCall, Item, Message, Reasoning, new_id
+from agents.message import FunctionCall, Message, Reasoning, new_id
 from agents.payload import logprob_payloads
 from inference.frozen import dataclass
 from inference.generation import TokenLogprob
@@ -86,7 +86,9 @@ class ChatChoice:
             "index": self.index,
             "message": message,
             "finish_reason": self.finish_reason(finished),
-            "logprobs": _logprobs([each for item in finished.output for each in _logprobs_of(item)]),
+            "logprobs": _logprobs(
+                [each for item in finished.output if isinstance(item, Message) for each in item.logprobs]
+            ),
             **cut(finished),
         }
 
@@ -127,10 +129,6 @@ class ChatChoice:
 
 def _call(call: FunctionCall) -> dict[str, Any]:
     return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-
-
-def _logprobs_of(item: Item) -> Sequence[TokenLogprob]:
-    return item.logprobs if isinstance(item, Message) else ()
 
 
 def _logprobs(logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:

@@ -111,7 +111,7 @@ class CompletionRequest(ChoicesRequest):
             prompt=prompt,
             sampling=replace(
                 self._sampling(max_tokens=self._tokens_max, top_logprobs=self.logprobs),
-                scores_prompt=self.scores_prompt,
+                scores_prompt=bool(self.echo) and self.logprobs is not None,
             ),
             stop=tuple(self.stop or ()),
             caps=replace(self.caps, tokens=self._tokens_max),
@@ -121,8 +121,3 @@ class CompletionRequest(ChoicesRequest):
     @property
     def _tokens_max(self) -> int:
         return TOKENS_USUAL if self.max_tokens is None else self.max_tokens
-
-    @property
-    def scores_prompt(self) -> bool:
-        """Whether the log probabilities of the prompt's tokens are wanted."""
-        return bool(self.echo) and self.logprobs is not None

@@ -37,6 +37,7 @@ from worker.wire.strict import (
     Tagged,
     Text,
     key_of,
+    short_for,
     up_to,
     without_effect,
 )
@@ -395,6 +396,4 @@ def without_triggers(entries: list[InputItem]) -> list[InputItem]:
     return entries
 
 
-def as_items(value: Any) -> Any:
-    """A bare string is one user message."""
-    return [{"role": "user", "content": value}] if isinstance(value, str) else value
+AS_ITEMS = short_for(lambda text: [{"role": "user", "content": text}])

@@ -39,10 +39,6 @@ class TextBlock(Cached):
     text: Text
     citations: Any = None  # of an earlier answer
 
-    @property
-    def is_billing(self) -> bool:
-        return self.text.startswith(BILLING)
-
 
 def _as_parts(content: Any, info: ValidationInfo) -> Any:
     """A text is one block. From here on, documents have the form of the other surfaces, and are read in the same

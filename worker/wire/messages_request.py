@@ -120,7 +120,7 @@ class MessagesInput(GenerationParameters, Lenient):
     @field_validator("system")
     @classmethod
     def _without_billing(cls, value: SystemContent | None, info: ValidationInfo) -> SystemContent | None:
-        kept = [block for block in value or () if not block.is_billing]
+        kept = [block for block in value or () if not block.text.startswith(BILLING)]
         if len(kept) < len(value or ()):
             note(info, f"system.{BILLING}")
         return kept

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     StringConstraints,
     ValidationInfo,
@@ -25,11 +24,10 @@ from agents.message import ConfigurationUpdate, Item
 from agents.requested_server import RequestedServer
 from agents.turn import TOKENS_MAX, Compacting, FileSearch, Turn
 from inference.frozen import changed
-from inference.generation import Sampling
 from inference.prompt import Effort, TemplateOptions
 from worker.errors import ApiError
 from worker.wire import limits
-from worker.wire.items import CompactionTrigger, InputItem, MessageItem, as_items, without_triggers
+from worker.wire.items import AS_ITEMS, CompactionTrigger, InputItem, MessageItem, without_triggers
 from worker.wire.mcp import McpTool
 from worker.wire.options import (
     LOGPROBS,
@@ -45,7 +43,7 @@ from worker.wire.options import (
     TopLogprobs,
     Verbosity,
 )
-from worker.wire.strict import Id, Strict, Text, Unsupported, only, up_to, without_effect
+from worker.wire.strict import Id, Strict, Text, Unsupported, only, short_for, up_to, without_effect
 from worker.wire.tools import (
     AUTO,
     Choice,
@@ -64,10 +62,6 @@ ShortKey: TypeAlias = Annotated[str, StringConstraints(max_length=limits.KEY_CHA
 
 class ConversationReference(Strict):
     id: Id
-
-
-def _as_reference(value: Any) -> Any:
-    return {"id": value} if isinstance(value, str) else value
 
 
 PLAIN_TEXT = PlainText()
@@ -126,9 +120,9 @@ class ResponseRequest(TieredRequest):
         "function_call": "tool_choice",
     }
 
-    input: Annotated[list[InputItem], up_to(limits.ITEMS_MAX), BeforeValidator(as_items)] = Field(default_factory=list)
+    input: Annotated[list[InputItem], up_to(limits.ITEMS_MAX), AS_ITEMS] = Field(default_factory=list)
     instructions: Text | None = None
-    conversation: Annotated[ConversationReference, BeforeValidator(_as_reference)] | None = None
+    conversation: Annotated[ConversationReference, short_for(lambda id: {"id": id})] | None = None
     previous_response_id: Id | None = None
     background: bool | None = None
     background_options: BackgroundOptions | None = None
@@ -254,10 +248,6 @@ class ResponseRequest(TieredRequest):
         return self.store is not False
 
     @property
-    def server_tools(self) -> tuple[str, ...]:
-        return tuple(tool.name for tool in self.tools or () if isinstance(tool, ServerTool))
-
-    @property
     def servers(self) -> Mapping[str, RequestedServer]:
         """By the parameters that name them."""
         given = (tool for tool in self.tools or () if isinstance(tool, McpTool))
@@ -298,7 +288,11 @@ class ResponseRequest(TieredRequest):
             allowed_tools=allowed,
             parallel_tool_calls=self.parallel_tool_calls is not False,
             answer_format=self.format.answer("text.format"),
-            sampling=self._sampling,
+            sampling=self.drawn(
+                max_tokens=self.max_output_tokens or TOKENS_MAX,
+                deterministic=self.deterministic,
+                top_logprobs=self.top_logprobs or 0 if self.top_logprobs or self.includes(LOGPROBS) else None,
+            ),
             switches=self.switches,
             hints=self.hints,
             caps=changed(
@@ -324,19 +318,6 @@ class ResponseRequest(TieredRequest):
         allowed = self.choice.allowed
         tools = (tool for tool in self.tools or () if isinstance(tool, FileSearchTool))
         return next((tool.search for tool in tools if allowed is None or tool.type in allowed), None)
-
-    @property
-    def _sampling(self) -> Sampling:
-        return self.drawn(
-            max_tokens=self.max_output_tokens or TOKENS_MAX,
-            deterministic=self.deterministic,
-            top_logprobs=self._likeliest,
-        )
-
-    @property
-    def _likeliest(self) -> int | None:
-        """The number of likeliest tokens to report; None: no log probabilities requested."""
-        return self.top_logprobs or 0 if self.top_logprobs or self.includes(LOGPROBS) else None
 
 
 TYPE_CHARS_MAX = 100  # of what is quoted
@@ -373,7 +354,7 @@ class SaidMessage(MessageItem):
 class SteerRequest(Strict):
     """What somebody says to a response while it runs. `stop_tools`: without waiting for the tools that run."""
 
-    input: Annotated[list[SaidMessage], up_to(limits.SAID_MAX, 1), BeforeValidator(as_items)]
+    input: Annotated[list[SaidMessage], up_to(limits.SAID_MAX, 1), AS_ITEMS]
     stop_tools: bool = False
 
 

@@ -17,6 +17,7 @@ import orjson
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
@@ -149,6 +150,11 @@ def only(*neutral: object, instead: str | None = None) -> AfterValidator:
         raise PydanticCustomError(UNSUPPORTED, "{advice}", {"advice": told})
 
     return AfterValidator(check)
+
+
+def short_for(make: Callable[[str], Any]) -> BeforeValidator:
+    """A bare string stands for what is made of it."""
+    return BeforeValidator(lambda value: make(value) if isinstance(value, str) else value)
 
 
 def up_to(count: int, least: int = 0) -> Any:
@@ -339,17 +345,13 @@ def refusal(error: ValidationError, body: Mapping[str, Any], synonyms: Mapping[s
         asked = type_of(details["input"]) if isinstance(details["input"], dict) else None
         told = f" Its type is '{asked}'." if isinstance(asked, str) and len(asked) <= QUOTED_CHARS_MAX else ""
         message = f"Unsupported parameter: '{param}'. {details['msg']}{told}"
-    elif details["type"] == "int_type" and _is_vast(details["input"]):
+    elif details["type"] == "int_type" and isinstance(details["input"], float) and abs(details["input"]) >= 2**63:
+        # The JSON parser returns integers beyond 64 bits as floats.
         message, code = f"Invalid '{param}': the number has more than 64 bits.", VALUE_CODE
     else:
         sentence = _sentence(details, alternatives)
         message = f"Invalid '{param}': {sentence}" if param else sentence
     return ApiError(400, message, param=param, code=code)
-
-
-def _is_vast(value: Any) -> bool:
-    """The JSON parser returns integers beyond 64 bits as floats."""
-    return isinstance(value, float) and abs(value) >= 2**63
 
 
 def _code(kind: str) -> str:

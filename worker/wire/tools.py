@@ -24,7 +24,7 @@ from retrieval.filter import Filter
 from worker.wire import limits
 from worker.wire.function_tools import CustomTool, Description, FunctionToolParam, NamespaceTool, Schema
 from worker.wire.mcp import Label, McpTool, ToolName
-from worker.wire.strict import AllowedCallers, Name, Strict, Tagged, Unsupported, note, only, type_of, up_to
+from worker.wire.strict import AllowedCallers, Name, Strict, Tagged, Unsupported, note, only, short_for, type_of, up_to
 
 TEXT, COUNT = {"type": "string"}, {"type": "integer", "minimum": 1}
 LOCAL_SHELL = {
@@ -313,13 +313,9 @@ class ToolChoice(ToolReference):
             raise ValueError("a function must be chosen by its name")
         if (self.type == "allowed_tools") != (self.tools is not None):
             raise ValueError("allowed_tools needs a list of tools")
-        if not (self.type in ("mode", "allowed_tools", *KINDS) or self.is_server_tool):
+        if self.type not in ("mode", "allowed_tools", *KINDS) and not self.type.startswith(SERVER_PREFIX):
             raise ValueError("choose auto, none, required, allowed_tools, or a tool by its type and name")
         return self
-
-    @property
-    def is_server_tool(self) -> bool:
-        return self.type.startswith(SERVER_PREFIX)
 
     @property
     def allowed(self) -> frozenset[str] | None:
@@ -353,10 +349,10 @@ class ToolChoice(ToolReference):
         return self.mode if self.type == "mode" else self.model_dump(exclude_none=True)
 
 
-def as_choice(value: Any) -> Any:
+def of_mode(mode: str) -> dict[str, str]:
     """The words auto, none and required in the object form."""
-    return {"type": "mode", "mode": value} if isinstance(value, str) else value
+    return {"type": "mode", "mode": mode}
 
 
-Choice: TypeAlias = Annotated[ToolChoice, BeforeValidator(as_choice)]
+Choice: TypeAlias = Annotated[ToolChoice, short_for(of_mode)]
 AUTO = ToolChoice(type="mode", mode="auto")

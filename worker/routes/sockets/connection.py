@@ -298,9 +298,9 @@ class Connection:
         for each in said:
             if waits:
                 event = steer("pending", run.id, each.steer_id) | {"reason": "waiting_for_required_input"}
-                await self._send(
-                    lane.stream, {**event, **_outputs_of(run), "sequence_number": len(run.broadcast.frames)}
-                )
+                required = [_output_of(call) for call in run.open_calls]
+                number = len(run.broadcast.frames)
+                await self._send(lane.stream, {**event, "required_input": required, "sequence_number": number})
             else:
                 await self._refuse_steer(lane, came, each.asked, each.steer_id)
         return None
@@ -380,12 +380,8 @@ class Connection:
         await self._socket.send_frame(stream.labelled(orjson.dumps(event)), WSMsgType.TEXT)
 
 
-def _outputs_of(run: Run) -> dict[str, Any]:
-    """The outputs and approvals that a response waits for, without their contents."""
-    return {"required_input": [_output_of(call) for call in run.open_calls]}
-
-
 def _output_of(call: FunctionCall) -> dict[str, Any]:
+    """The output or approval that a response waits for, without its contents."""
     kind = OUTPUT_TYPES[call.shape.form]
     if kind == OUTPUT_TYPES["mcp_approval"]:
         return {"type": kind, "approval_request_id": call.call_id}
