@@ -6,17 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic
-from typing import Annotated, Any
+from typing import Annotated
 
 from aiohttp import web
 
 from agents.compaction import compact
 from agents.errors import NotFound
-from agents.events import Usage
-from agents.message import Compaction, Item, new_id
+from agents.message import Compaction, new_id
 from agents.payload import to_payload
 from inference.frozen import changed
 from inference.trace import Trace
@@ -312,16 +310,6 @@ class CompactRequest(Strict):
         )
 
 
-def compaction_object(id: str, output: Sequence[Item], usage: Usage) -> dict[str, Any]:
-    return {
-        "id": id,
-        "object": "response.compaction",
-        "created_at": int(time.time()),
-        "output": [to_payload(item) for item in output],
-        "usage": usage_object(usage),
-    }
-
-
 @routes.post("/v1/responses/compact", Scope.CHAT, takes=CompactRequest)
 async def compact_conversation(request: web.Request) -> web.Response:
     """Nothing is stored: send the output back as the input of the next request."""
@@ -338,6 +326,11 @@ async def compact_conversation(request: web.Request) -> web.Response:
             compacted = await compact(services.agent, services.model_of(body.model), asked, trace)
         outcome.status = "completed"
     summary = Compaction(sealed(services.seals, principal.tenant_id, compacted.summary))
-    output = (*compacted.before, summary, *compacted.recent)
-    content = compaction_object(frame.id, output, compacted.usage)
+    content = {
+        "id": frame.id,
+        "object": "response.compaction",
+        "created_at": int(time.time()),
+        "output": [to_payload(item) for item in (*compacted.before, summary, *compacted.recent)],
+        "usage": usage_object(compacted.usage),
+    }
     return json_response(content, headers={"Server-Timing": server_timing(trace)})

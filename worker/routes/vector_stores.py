@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 from uuid import UUID
 
@@ -164,16 +164,6 @@ def batch_object(batch: FileBatch) -> dict[str, Any]:
     }
 
 
-def search_page(queries: Sequence[str], results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "object": "vector_store.search_results.page",
-        "search_query": list(queries),
-        "data": list(results),
-        "has_more": False,
-        "next_page": None,
-    }
-
-
 def search_result(passage: Passage, attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "file_id": passage.file_id,
@@ -261,7 +251,8 @@ async def search(request: web.Request, body: StoreSearch) -> Json:
     best = sorted(found.values(), key=lambda passage: -passage.score)[: body.limit]
     attributes = await services.file_queue.attributes(tenant_id, store.id, {passage.file_id for passage in best})
     results = [search_result(passage, attributes.get(passage.file_id, {})) for passage in best]
-    return search_page(body.query, results)
+    page = {"object": "vector_store.search_results.page", "search_query": body.query, "data": results}
+    return {**page, "has_more": False, "next_page": None}
 
 
 @routes.post(FILES, Scope.INGEST)

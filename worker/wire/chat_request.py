@@ -21,7 +21,7 @@ from inference.frozen import changed
 from inference.generation import Sampling
 from inference.prompt import Effort, TemplateOptions
 from worker.wire import limits
-from worker.wire.function_tools import NO_PARAMETERS, Description, Schema, enforceable
+from worker.wire.function_tools import NO_PARAMETERS, Description, Schema, enforces
 from worker.wire.items import Arguments
 from worker.wire.options import (
     Bias,
@@ -150,7 +150,7 @@ class FunctionDefinition(Strict):
     name: Name
     description: Description | None = None
     parameters: Schema | None = None
-    strict: Annotated[bool | None, AfterValidator(enforceable)] = None
+    strict: Annotated[bool | None, enforces("parameters")] = None
 
 
 class ChatTool(Strict):

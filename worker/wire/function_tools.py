@@ -102,11 +102,15 @@ Schema: TypeAlias = Annotated[
 Description: TypeAlias = Annotated[str, StringConstraints(max_length=limits.DESCRIPTION_CHARS_MAX)]
 
 
-def enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:
-    """Raises InvalidSchema, as a ValueError, for `strict` with parameters that no grammar can enforce."""
-    if strict:
-        constrainable(info.data.get("parameters") or NO_PARAMETERS, "parameters")
-    return strict
+def enforces(parameters: str) -> AfterValidator:
+    """Of `strict`: refuses it with a schema of parameters, in the field of this name, that no grammar can enforce."""
+
+    def check(strict: bool | None, info: ValidationInfo) -> bool | None:
+        if strict:
+            constrainable(info.data.get(parameters) or NO_PARAMETERS, parameters)
+        return strict
+
+    return AfterValidator(check)
 
 
 class _GivenTool(Strict):
@@ -142,7 +146,7 @@ class FunctionToolParam(_GivenTool):
 
     type: Literal["function"]
     parameters: Schema | None = None
-    strict: Annotated[bool | None, AfterValidator(enforceable)] = None
+    strict: Annotated[bool | None, enforces("parameters")] = None
     output_schema: Annotated[Any, without_effect("tools.output_schema")] = None
 
     def of(self, namespace: str, about: str = "") -> FunctionTool:

@@ -5,7 +5,8 @@ which messages add to a conversation or remove from it. Calls of hosted tools in
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import (
@@ -25,7 +26,7 @@ from agents.requested_server import ALL, NONE, Offer, RequestedServer, ToolFilte
 from agents.turn import ToolSearch
 from inference.grammar.calls import ANY_OBJECT
 from worker.wire import limits
-from worker.wire.function_tools import Description, Schema, constrainable
+from worker.wire.function_tools import Description, Schema, enforces
 from worker.wire.mcp import HeaderValue, Label, ServerUrl, ToolName, ToolNames, with_token
 from worker.wire.strict import (
     SPELLABLE,
@@ -119,20 +120,18 @@ class McpToolset(Cached):
 
     @property
     def offered(self) -> ToolFilter:
-        configs = {name: config.enabled for name, config in (self.configs or {}).items()}
-        return _where(configs, default=self.default_config.enabled is not False)
+        return self._where(attrgetter("enabled"), default=self.default_config.enabled is not False)
 
     @property
     def deferred(self) -> ToolFilter:
-        configs = {name: config.defer_loading for name, config in (self.configs or {}).items()}
-        return _where(configs, default=bool(self.default_config.defer_loading))
+        return self._where(attrgetter("defer_loading"), default=bool(self.default_config.defer_loading))
 
-
-def _where(configs: Mapping[str, bool | None], *, default: bool) -> ToolFilter:
-    """The tools that this configuration, or the default, says yes to."""
-    if default:
-        return ToolFilter(but=frozenset(name for name, said in configs.items() if said is False))
-    return ToolFilter(frozenset(name for name, said in configs.items() if said))
+    def _where(self, says: Callable[[ToolConfig], bool | None], *, default: bool) -> ToolFilter:
+        """The tools of which their configuration says so, or the default."""
+        said = {name: says(config) for name, config in (self.configs or {}).items()}
+        if default:
+            return ToolFilter(but=frozenset(name for name, yes in said.items() if yes is False))
+        return ToolFilter(frozenset(name for name, yes in said.items() if yes))
 
 
 def requested(
@@ -182,12 +181,6 @@ def _required(schema: dict[str, Any] | None, info: ValidationInfo) -> dict[str, 
     return schema
 
 
-def _enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:
-    if strict and info.data.get("input_schema") is not None:
-        constrainable(info.data["input_schema"], "input_schema")
-    return strict
-
-
 class CustomTool(Cached):
     """With `strict`, the arguments always match the schema."""
 
@@ -198,7 +191,7 @@ class CustomTool(Cached):
     description: Description | None = None
     defer_loading: bool | None = None
     input_schema: Annotated[Schema | None, AfterValidator(_required), Field(validate_default=True)] = None
-    strict: Annotated[bool | None, AfterValidator(_enforceable)] = None
+    strict: Annotated[bool | None, enforces("input_schema")] = None
     input_examples: Annotated[Any, without_effect("tools.input_examples")] = None
     eager_input_streaming: bool | None = None  # arguments are always streamed
 
