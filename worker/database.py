@@ -219,9 +219,6 @@ class GroupCommit(Generic[T]):
         self._waiting: dict[UUID, deque[_Place[T]]] = {}
         self._in_progress: dict[UUID, asyncio.Task[None]] = {}
 
-    def __repr__(self) -> str:
-        return f"<GroupCommit {sum(map(len, self._waiting.values()))} wait | {len(self._in_progress)} tenants>"
-
     async def put(self, tenant_id: UUID, item: T) -> None:
         """Return when the item is written. Raises what `do` raises of this item. A caller that is cancelled may find it
         written or not."""

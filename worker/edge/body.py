@@ -25,9 +25,6 @@ class Budget:
         self._held: dict[UUID, int] = {}
         self.held_bytes = 0
 
-    def __repr__(self) -> str:
-        return f"<Budget {self.held_bytes} of {self._bytes_max} bytes | {len(self._held)} tenants>"
-
     def reserve(self, tenant_id: UUID) -> Reservation:
         """What is added to the reservation counts until the end of its block."""
         return Reservation(self, tenant_id)

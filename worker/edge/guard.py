@@ -44,11 +44,6 @@ class Connections:
         self._waiting: dict[Member, None] = {}  # longest first
         self._open: Counter[str] = Counter()
 
-    def __repr__(self) -> str:
-        return (
-            f"<Connections {len(self)} of {self._limit} open | {len(self._waiting)} wait | {len(self._open)} addresses>"
-        )
-
     def __len__(self) -> int:
         return self._open.total()
 
@@ -157,10 +152,6 @@ class Guard(asyncio.Protocol):
         self._passing: asyncio.Handle | None = None
         self._holds_back = False  # reading was paused here: what the inner protocol paused is its own to resume
         self._client_takes = True  # what is written
-
-    def __repr__(self) -> str:
-        state = "closed" if not self._admitted else "waiting" if self._awaits_head else "serving"
-        return f"<Guard {self.address} {state}>"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

@@ -31,9 +31,6 @@ class HealthProbes:
         self._unaware: dict[str, int] = {}  # how many more probes of each address must see that the worker is stopping
         self._changed = asyncio.Event()
 
-    def __repr__(self) -> str:
-        return f"<Checkers {len(self._looks)} addresses | {len(self._unaware)} unaware>"
-
     @property
     def are_aware(self) -> bool:
         return not self._unaware

@@ -65,12 +65,13 @@ def noted(request: web.Request, act: Act, object: str, **detail: Any) -> Also:
 
 
 @contextmanager
-def in_param(name: str) -> Iterator[None]:
-    """Attributes errors of the prompt to this parameter; lower layers call it `input`."""
+def in_param(name: str, of: str = "input") -> Iterator[None]:
+    """Attributes errors to this parameter, where lower layers name another: the prompt is `input` to them, and tokens
+    are those of a `logit_bias`."""
     try:
         yield
     except (InferenceError, AgentError) as error:
-        error.param = name if error.param == "input" else error.param
+        error.param = name if error.param == of else error.param
         raise
 
 

@@ -10,12 +10,11 @@ from dataclasses import replace
 from aiohttp import web
 
 from agents.turn import Turn
-from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
 from inference.prompt import Part, Segment
 from worker.auth.scope import Scope
 from worker.errors import ApiError
-from worker.http.request import EVENTS, JSON, PRINCIPAL, TRACE, Routes
+from worker.http.request import EVENTS, JSON, PRINCIPAL, TRACE, Routes, in_param
 from worker.runs.choice import read_request, respond, turns_of
 from worker.runs.ledger import Ledger
 from worker.services import SERVICES
@@ -79,8 +78,5 @@ async def _read(
 
 
 async def _text(model: LanguageModel, ids: list[int]) -> str:
-    try:
+    with in_param("prompt", of="logit_bias"):
         return b"".join(await asyncio.to_thread(model.token_bytes, ids)).decode("utf-8", "replace")
-    except UnknownToken as error:
-        error.param = "prompt"
-        raise

@@ -157,9 +157,6 @@ def beside(app: web.Application) -> web.Application:
     async def scrape(_: web.Request) -> web.Response:
         return web.Response(body=await numbers(app), headers=TEXT)
 
-    async def live(_: web.Request) -> web.Response:
-        return json_response({"status": "ok"})
-
     private = web.Application()
     private[SERVICES], private[DRAINING] = app[SERVICES], app[DRAINING]
     private.add_routes([web.get("/healthz", live), web.get("/readyz", ready), web.get("/metrics", scrape)])

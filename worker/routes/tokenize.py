@@ -14,7 +14,6 @@ import orjson
 from aiohttp import web
 from pydantic import AfterValidator, Field, model_validator
 
-from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
 from worker.auth.scope import Scope
 from worker.http.query import Query
@@ -127,13 +126,8 @@ async def _apart(request: web.Request, name: str | None, answer: Callable[[], di
     """Answered in a thread: a long text takes a second. It counts as a turn in progress."""
     services = request.app[SERVICES]
     services.checked(name)
-    with services.admission.turn(request[PRINCIPAL].tenant_id):
-        try:
-            body = await asyncio.to_thread(lambda: orjson.dumps(answer()))
-        except UnknownToken as error:
-            error.param = "tokens"
-            raise
-    return json_bytes(body)
+    with services.admission.turn(request[PRINCIPAL].tenant_id), in_param("tokens", of="logit_bias"):
+        return json_bytes(await asyncio.to_thread(lambda: orjson.dumps(answer())))
 
 
 def tokens_object(model: LanguageModel, ids: list[int], body: TokenizeRequest) -> dict[str, Any]:

@@ -54,9 +54,6 @@ class Admission:
         self._waited: Counter[UUID] = Counter()
         self._unwaited: Counter[UUID] = Counter()
 
-    def __repr__(self) -> str:
-        return f"<Admission {self.active} of {self._turns_max} turns | {self._unwaited.total()} unwaited>"
-
     @property
     def active(self) -> int:
         return self._waited.total() + self._unwaited.total()

@@ -42,9 +42,6 @@ class Heartbeat:
         self._timer: asyncio.TimerHandle | None = None
         self._beats = 0
 
-    def __repr__(self) -> str:
-        return f"<Heartbeat {len(self.streams)} streams>"
-
     def add(self, stream: Stream) -> None:
         self.streams.add(stream)
         if self._timer is None:

@@ -87,4 +87,3 @@ def test_a_place_is_free_again_when_a_turn_fails() -> None:
         with pytest.raises(RuntimeError), admission.turn(ALICE):
             raise RuntimeError
     assert admission.active == 0
-    assert repr(admission) == "<Admission 0 of 1 turns | 0 unwaited>"

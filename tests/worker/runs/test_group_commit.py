@@ -46,7 +46,7 @@ async def test_what_comes_meanwhile_is_done_together(desk: Desk) -> None:
     await asyncio.gather(*told)
     assert len(desk.done) == -(-999 // BATCH_MAX) + 1  # the first one waits for nobody
     assert [number for items in desk.done for number in items] == [*range(1000)]
-    assert repr(group_commit) == "<GroupCommit 0 wait | 0 tenants>"
+    assert not group_commit._waiting and not group_commit._in_progress
 
 
 async def test_tenants_do_not_wait_for_each_other(desk: Desk) -> None:

@@ -397,9 +397,6 @@ class Sockets:
     def __init__(self) -> None:
         self._open: Counter[UUID] = Counter()
 
-    def __repr__(self) -> str:
-        return f"<Sockets {self._open.total()} open | {len(self._open)} tenants>"
-
     @contextmanager
     def open(self, tenant_id: UUID) -> Iterator[None]:
         """Hold a place for the duration of a connection. Raises ApiError(429) if there is none."""
