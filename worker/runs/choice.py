@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, TypeAlias, TypeVar
 
 import orjson
@@ -163,14 +164,8 @@ def bytes_of(events: Sequence[Event]) -> int:
 
 def merged(events: Sequence[Event]) -> list[Event]:
     """Merge consecutive deltas of one item."""
-    runs: list[list[Event]] = []
-    for event in events:
-        first = runs[-1][0] if runs else None
-        if isinstance(event, TOKENS) and isinstance(first, TOKENS) and event.item_id == first.item_id:
-            runs[-1].append(event)
-        else:
-            runs.append([event])
-    return [_joined(run) for run in runs]
+    runs = groupby(events, lambda event: event.item_id if isinstance(event, TOKENS) else id(event))
+    return [_joined([*run]) for _, run in runs]
 
 
 def _joined(events: Sequence[Event]) -> Event:
