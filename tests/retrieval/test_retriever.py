@@ -86,7 +86,8 @@ async def test_questions_find_their_passage_and_other_talk_finds_none(
     for query in IRRELEVANT:
         passages, trace = await retrieve(store, embedders, reader, query)
         assert not passages, query
-        assert 0 < trace.spans[0].attributes["best_score"] < SCORE_THRESHOLD
+        best_score = trace.spans[0].attributes["best_score"]
+        assert isinstance(best_score, float) and 0 < best_score < SCORE_THRESHOLD
         assert "read" not in spans(trace), "texts that are thrown away were waited for"
 
 

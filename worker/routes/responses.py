@@ -116,10 +116,9 @@ async def _start(request: web.Request, body: ResponseRequest, id: str, usual: Di
 async def _respond_with(
     request: web.Request, body: ResponseRequest, started: Run | Json, id: str
 ) -> web.StreamResponse | Json:
-    run = started if isinstance(started, Run) else None
     if body.stream:
-        return await _follow(request, id, -1, run)
-    return await _whole(request, run) if run else started
+        return await _follow(request, id, -1, started if isinstance(started, Run) else None)
+    return await _whole(request, started) if isinstance(started, Run) else started
 
 
 async def _begun(request: web.Request, earlier: Earlier) -> str:

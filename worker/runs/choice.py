@@ -227,8 +227,8 @@ def choices_of(ledger: Ledger, turns: Sequence[Turn]) -> list[Choice]:
     of_all, choices = ledger.trace, [Choice(turns[0], ledger)]
     background = {"background": True} if "background" in of_all.attributes else {}
     for index, turn in enumerate(turns[1:], 1):
-        attributes = {"choice": index, **background}
-        trace = Trace(start_ns=of_all.start_ns, started_at=of_all.started_at, attributes=attributes)
+        trace = Trace(start_ns=of_all.start_ns, started_at=of_all.started_at)
+        trace.attributes |= {"choice": index, **background}
         choices.append(Choice(turn, changed(ledger, trace=trace)))
     return choices
 
