@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from inference.embedding.embedder import QUERY_CHARS_MAX
 from inference.errors import ModelNotLoaded
-from inference.llama import LlamaModel, RankContext
+from inference.llama import LlamaModel, RankContext, batches
 from inference.provisioning.isolated_process import Isolated, RunFailed
 
 PAIR_TOKENS_MAX = 512  # what most of them were trained on; the rest of a longer text is ignored
@@ -69,8 +69,9 @@ class CrossEncoder:
     def _score(self, query: str, texts: Sequence[str], budget_ms: float) -> NDArray[np.float64]:
         pairs = self._pairs(query, texts)
         pairs = pairs[: self._affordable([len(pair) for pair in pairs], budget_ms)]
-        began = perf_counter()
-        scores = self._context.rank(pairs)
+        began, scores = perf_counter(), np.empty(len(pairs))
+        for batch in batches([*map(len, pairs)], ROWS_MAX, SEQUENCES_MAX):
+            scores[batch] = self._context.rank([pairs[index] for index in batch])
         if pairs:
             self._learn(perf_counter() - began, sum(map(len, pairs)))
         return scores

@@ -30,7 +30,7 @@ from inference.embedding.windows import (
     query_vectors,
 )
 from inference.errors import EngineStopped, ForeignTokens, ModelNotLoaded, UnknownToken
-from inference.llama import EmbeddingContext, LlamaModel
+from inference.llama import EmbeddingContext, LlamaModel, batches
 from inference.lru_cache import LruCache
 from inference.provisioning.isolated_process import Isolated, RunFailed
 
@@ -191,7 +191,7 @@ class Embedder:
         for begin in range(0, len(texts), TEXTS_CLIPPED_MAX):
             some = texts[begin : begin + TEXTS_CLIPPED_MAX]
             sequences = await loop.run_in_executor(self._thread, list, map(self._clipped, some))
-            for batch in batches([len(sequence) for sequence in sequences]):
+            for batch in batches([*map(len, sequences)], ROWS_MAX, SEQUENCES_MAX):
                 rows = [sequences[index] for index in batch]
                 values = await loop.run_in_executor(self._thread, self._encode, rows, reduce)
                 for index, value in zip(batch, values, strict=True):
@@ -220,19 +220,6 @@ def pool_of(model: LlamaModel) -> Pool:
 
 def _bytes(query: Query, vectors: QueryVectors) -> int:
     return QUERY_BYTES + 4 * len(query.text) + vectors.vector.nbytes + vectors.tokens.nbytes
-
-
-def batches(lengths: Sequence[int]) -> list[list[int]]:
-    """Indices grouped so that a batch holds similar lengths and stays within ROWS_MAX and SEQUENCES_MAX."""
-    groups: list[list[int]] = []
-    rows = ROWS_MAX
-    for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        if rows + lengths[index] > ROWS_MAX or len(groups[-1]) == SEQUENCES_MAX:
-            groups.append([])
-            rows = 0
-        groups[-1].append(index)
-        rows += lengths[index]
-    return groups
 
 
 def try_isolated(path: Path) -> None:

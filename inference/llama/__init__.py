@@ -2,7 +2,7 @@
 
 from inference.llama.context import LlamaContext
 from inference.llama.device import Device, backends, build_features, computing, devices
-from inference.llama.encoder import EmbeddingContext, RankContext
+from inference.llama.encoder import EmbeddingContext, RankContext, batches
 from inference.llama.library import DecodeFailed, has_gpu
 from inference.llama.projector import Projector
 from inference.llama.shared_weights import are_loaded, load_weights
@@ -21,6 +21,7 @@ __all__ = [
     "RankContext",
     "are_loaded",
     "backends",
+    "batches",
     "build_features",
     "computing",
     "devices",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.backend import Chunk
 from inference.errors import ModelNotLoaded
 from inference.llama.context import Batch
 from inference.llama.library import DecodeFailed, encoding, get_embeddings, lib
@@ -16,7 +17,7 @@ from inference.llama.weights import LlamaModel
 
 
 class _Encoder:
-    """Runs whole texts through an encoder, as many per batch as fit. `flash`: with flash attention."""
+    """Runs whole texts through an encoder, a batch at a time: see `batches`. `flash`: with flash attention."""
 
     _pooling: ClassVar[int]
 
@@ -36,8 +37,6 @@ class _Encoder:
         if not self._context:
             raise ModelNotLoaded(f"{model.path.name} cannot be used as an encoder")
         self._batch = Batch(rows_max)
-        self._batch.outputs[:] = 1
-        self._rows_max = rows_max
         self._sequences_max = sequences_max
         self._dimensions = model.dimensions
 
@@ -46,37 +45,16 @@ class _Encoder:
             lib.llama_free(self._context)
             self._context = None
 
-    def _groups(self, sequences: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
-        group: list[Sequence[int]] = []
-        rows = 0
-        for sequence in sequences:
-            if not 0 < len(sequence) <= self._rows_max:
-                raise DecodeFailed(f"a text of {len(sequence)} tokens; 1 to {self._rows_max} are possible")
-            if group and (rows + len(sequence) > self._rows_max or len(group) == self._sequences_max):
-                yield group
-                group, rows = [], 0
-            group.append(sequence)
-            rows += len(sequence)
-        if group:
-            yield group
-
-    def _run(self, group: list[Sequence[int]]) -> NDArray[np.int64]:
-        """Compute one batch, each text in its own slot; returns the bounds of the texts' rows."""
+    def _run(self, texts: Sequence[Sequence[int]]) -> None:
+        """Compute token ids of each text in a slot of its own. Raises DecodeFailed, also if they do not fit."""
         if not self._context:
             raise DecodeFailed("the context is closed")
-        bounds = np.cumsum([0, *map(len, group)])
-        batch = self._batch
-        for slot, sequence in enumerate(group):
-            rows = slice(bounds[slot], bounds[slot + 1])
-            batch.tokens[rows] = sequence
-            batch.positions[rows] = np.arange(len(sequence))
-            batch.slots[rows] = slot
-        batch.raw.n_tokens = int(bounds[-1])
+        chunks = [Chunk(slot, 0, ids, outputs=len(ids)) for slot, ids in enumerate(texts)]
+        self._batch.fill(chunks, self._sequences_max, self._batch.rows)
         with encoding():
-            code = lib.llama_encode(self._context, batch.raw)
+            code = lib.llama_encode(self._context, self._batch.raw)
         if code:
             raise DecodeFailed(f"llama_encode returned {code}")
-        return bounds
 
 
 class EmbeddingContext(_Encoder):
@@ -84,18 +62,13 @@ class EmbeddingContext(_Encoder):
 
     _pooling = lib.LLAMA_POOLING_TYPE_NONE
 
-    def encode(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
-        """Token ids of each text -> its vectors [tokens, dimensions]. Each text must fit a batch.
-
-        Raises DecodeFailed.
-        """
-        vectors: list[NDArray[np.float32]] = []
-        for group in self._groups(sequences):
-            bounds = self._run(group)
-            size = int(bounds[-1]) * self._dimensions
-            array = np.ctypeslib.as_array((ctypes.c_float * size).from_address(get_embeddings(self._context)))
-            vectors += [part.copy() for part in np.split(array.reshape(-1, self._dimensions), bounds[1:-1])]
-        return vectors
+    def encode(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
+        """Token ids of each text -> its vectors [tokens, dimensions]. Raises DecodeFailed."""
+        self._run(texts)
+        ends = np.cumsum([*map(len, texts)])
+        shape = (int(ends[-1]), self._dimensions)
+        pointer = ctypes.cast(get_embeddings(self._context), ctypes.POINTER(ctypes.c_float))
+        return np.split(np.ctypeslib.as_array(pointer, shape).copy(), ends[:-1])
 
 
 class RankContext(_Encoder):
@@ -103,10 +76,20 @@ class RankContext(_Encoder):
 
     _pooling = lib.LLAMA_POOLING_TYPE_RANK
 
-    def rank(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+    def rank(self, texts: Sequence[Sequence[int]]) -> list[float]:
         """Token ids of each text -> its logit. Raises DecodeFailed."""
-        scores: list[float] = []
-        for group in self._groups(sequences):
-            self._run(group)
-            scores += [float(lib.llama_get_embeddings_seq(self._context, slot)[0]) for slot in range(len(group))]
-        return np.array(scores, np.float64)
+        self._run(texts)
+        return [float(lib.llama_get_embeddings_seq(self._context, slot)[0]) for slot in range(len(texts))]
+
+
+def batches(lengths: Sequence[int], rows_max: int, sequences_max: int) -> list[list[int]]:
+    """Indices of texts with so many tokens, grouped so that each group fits a batch and has similar lengths."""
+    groups: list[list[int]] = []
+    rows = rows_max
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if rows + lengths[index] > rows_max or len(groups[-1]) == sequences_max:
+            groups.append([])
+            rows = 0
+        groups[-1].append(index)
+        rows += lengths[index]
+    return groups

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.bundled import EMBEDDER
-from inference.embedding.embedder import QUERY_BYTES, ROWS_MAX, SEQUENCES_MAX, TOKENS_MAX, Embedder, batches
+from inference.embedding.embedder import QUERY_BYTES, ROWS_MAX, SEQUENCES_MAX, TOKENS_MAX, Embedder
 from inference.errors import EngineStopped, ModelNotLoaded
+from inference.llama import batches
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +153,7 @@ def test_a_missing_model_is_named(tmp_path: Path) -> None:
 
 @given(st.lists(st.integers(1, TOKENS_MAX), max_size=100))
 def test_every_text_is_in_one_batch_and_no_batch_is_too_large(lengths: list[int]) -> None:
-    groups = batches(lengths)
+    groups = batches(lengths, ROWS_MAX, SEQUENCES_MAX)
     assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
     for group in groups:
         assert 0 < len(group) <= SEQUENCES_MAX
