@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from inference.engine.step import StepCost
 from inference.generation import Acceptance
@@ -22,205 +22,128 @@ ORDERS = (3, 2)
 # these numbers on. The beliefs are a little below what answers of a small model showed: 0.48, 0.66, 0.74, 0.90, 0.97.
 LASTED = (3, 4, 8, 16)
 BELIEFS = (0.3, 0.4, 0.6, 0.8, 0.9)
-# Tokens indexed per step, over all streams: about two milliseconds. A long prompt is indexed over several steps.
-READ_TOKENS_MAX = 2048
-# An indexed token takes about 300 bytes: 10 MB per stream. Of a longer prompt, only the end is indexed, which has the
-# results and passages; a text that grows to twice this size is indexed anew.
-KEPT_TOKENS_MAX = 32_768
+SEARCHED_TOKENS_MAX = 32_768  # of a longer text, only the end is searched, which has the results and passages
 
 
-@dataclass(frozen=True, slots=True)
-class Guess:
+class Guess(NamedTuple):
     """Tokens that may come next, and how often guesses of this kind were right in this text."""
 
-    tokens: Sequence[int]
+    tokens: list[int]
     acceptance: Acceptance
     predicted: bool = False  # whether the request predicted them
 
 
-class _Copy:
-    """What the newest tokens copy, as far as it is known.
+class Copy:
+    """What the newest tokens of an answer copy, as far as it is known: from the `text` before them, or from the one
+    that the answer is `predicted` to be, as a copy of which it begins.
 
     A copy goes on where it is for as long as it is right, even if its newest tokens occur elsewhere as well, as those
-    of code do. Only then is another place looked for.
+    of code do. Only then is another place looked for: the last one in the text; in a prediction, the next one behind
+    the place that was reached, or else the last one. Texts are strings with a character for each token: to search one
+    takes microseconds, and needs no index.
     """
 
-    predicted = False
-
-    def __init__(self, original: Sequence[int]) -> None:
-        self._original = original
-        self._source: int | None = None  # where the token stands that comes next, if the copy goes on
-        self._lasted = 0  # how many of the newest tokens stand before that place too
+    def __init__(self, text: Sequence[int], predicted: Sequence[int] | None = None) -> None:
+        self._text, self._predicted = _spelled(text), None if predicted is None else _spelled(predicted)
+        self._begin = len(text)  # of the answer
         self._acceptance = [Acceptance.believed(belief) for belief in BELIEFS]
+        self._reached = 0  # the latest source
+        self._source: int | None = 0  # where the token stands that comes next, if the copy goes on
+        self._lasted = LASTED[-2]  # how many of the newest tokens stand before that place too
+        if predicted is None:
+            self._find(len(text))
 
     def guess(self, length: int) -> Guess | None:
         """At most that many tokens; None if nothing is known to be copied."""
         if self._source is None or not (tokens := self._original[self._source : self._source + length]):
             return None
-        return Guess(tokens, self._measured(), self.predicted)
+        return Guess([*map(ord, tokens)], self._measured, self._predicted is not None)
 
-    def _follow(self, token: int, *, measured: bool) -> None:
-        """Whether the copy goes on with this token."""
-        if self._source is None:
-            return
-        right = self._source < len(self._original) and self._original[self._source] == token
-        if measured:
-            self._measured().observe(1, int(right))
-        self._source, self._lasted = (self._source + 1, self._lasted + 1) if right else (None, 0)
+    def read(self, answer: Sequence[int]) -> None:
+        """All of the answer so far: its new tokens tell how good the guesses were, and whether the copy goes on."""
+        known = len(self._text)
+        self._text += _spelled(answer[known - self._begin :])
+        for place in range(known, len(self._text)):
+            if self._source is not None:
+                self._follow(self._source, self._text[place])
+            if self._source is None:
+                self._find(place + 1)
+            self._reached = self._source or self._reached
 
+    def _follow(self, source: int, token: str) -> None:
+        right = self._original[source : source + 1] == token
+        self._measured.observe(1, int(right))
+        self._source, self._lasted = (source + 1, self._lasted + 1) if right else (None, 0)
+
+    def _find(self, end: int) -> None:
+        """Begin a copy that goes on behind the tokens before `end` of the text, if there is a place for it."""
+        self._source, self._lasted = None, 0
+        for n in ORDERS:
+            newest = self._text[max(0, end - n) : end]
+            if len(newest) == n and (place := self._place_of(newest, end)) >= 0:
+                self._source, self._lasted = place + n, n
+                return
+
+    def _place_of(self, newest: str, end: int) -> int:
+        if self._predicted is None:
+            return self._text.rfind(newest, max(0, end - SEARCHED_TOKENS_MAX), end - 1)
+        place = self._predicted.find(newest, max(0, self._reached - len(newest)))
+        return self._predicted.rfind(newest) if place < 0 else place
+
+    @property
+    def _original(self) -> str:
+        return self._text if self._predicted is None else self._predicted
+
+    @property
     def _measured(self) -> Acceptance:
         return self._acceptance[bisect_right(LASTED, self._lasted)]
 
 
-class Ngrams(_Copy):
-    """A text from its token `begin` on that copies from itself, with an index that grows with it: the time per token
-    for indexing and guessing does not depend on its length."""
-
-    def __init__(self, begin: int = 0) -> None:
-        self._begin = begin
-        self._tokens: list[int] = []
-        self._follows = {n: dict[tuple[int, ...], int]() for n in ORDERS}  # where each n-gram last ended
-        super().__init__(self._tokens)
-
-    @property
-    def size(self) -> int:
-        return len(self._tokens)
-
-    @property
-    def end(self) -> int:
-        return self._begin + self.size
-
-    def read(self, tokens: Sequence[int], *, written: bool = False) -> None:
-        """Append these tokens. Tokens `written` by the model update the acceptance of the guesses."""
-        for token in tokens:
-            self._follow(token, measured=written)
-            self._tokens.append(token)
-            self._index()
-
-    def _index(self) -> None:
-        """Note where the newest n-grams end, and begin a copy where they ended before, unless one goes on."""
-        for n, ends in self._follows.items():
-            newest = tuple(self._tokens[-n:])
-            if self._source is None and newest in ends:
-                self._source, self._lasted = ends[newest], n
-            if len(newest) == n:
-                ends[newest] = self.size
-
-
-class Prediction(_Copy):
-    """An answer, beside the text that it is predicted to be. It begins as a copy; where it differs, it goes on as one
-    behind the place that it had reached, or before it if its newest tokens come no more."""
-
-    predicted = True
-
-    def __init__(self, tokens: Sequence[int]) -> None:
-        super().__init__(tokens)
-        self._spelled = _spelled(tokens)
-        self._newest: list[int] = []
-        self._reached = 0
-        self._source, self._lasted = 0, LASTED[-2]
-        self.end = 0  # of what is read of the answer
-
-    def read(self, tokens: Sequence[int]) -> None:
-        """The next tokens of the answer."""
-        for token in tokens:
-            self._follow(token, measured=True)
-            self._newest = [*self._newest[1 - max(ORDERS) :], token]
-            if self._source is None:
-                self._find()
-            if self._source is not None:
-                self._reached = self._source
-        self.end += len(tokens)
-
-    def _find(self) -> None:
-        for n in ORDERS:
-            newest = _spelled(self._newest[-n:])
-            place = self._spelled.find(newest, max(0, self._reached - n)) if len(newest) == n else -1
-            if place < 0:
-                place = self._spelled.rfind(newest) if len(newest) == n else -1
-            if place >= 0:
-                self._source, self._lasted = place + n, n
-                return
-
-
 def _spelled(tokens: Sequence[int]) -> str:
-    """A character for each token: a search in a string takes microseconds, and needs no index."""
     return "".join(map(chr, tokens))
 
 
-@dataclass(slots=True)
-class _Texts:
-    """What a request may copy from: the text that it predicts, else its own."""
-
-    prediction: Prediction | None
-    own: Ngrams | None
-
-    def read(self, request: Request, budget: int) -> int:
-        """Read at most that many tokens of each; returns how many of its own are indexed."""
-        if self.prediction:
-            end = self.prediction.end
-            self.prediction.read(request.generated[end : end + budget])
-        return _catch_up(self.own, request, budget) if self.own else 0
-
-    def guess(self, request: Request, length: int) -> Guess | None:
-        written = len(request.generated)
-        if self.prediction and self.prediction.end == written and (guess := self.prediction.guess(length)):
-            return guess
-        return self.own.guess(length) if self.own and self.own.end == len(request.prompt) + written else None
-
-
 class PromptLookup:
-    """Drafts from the requests' own texts, or from those that they predict, instead of a draft model.
+    """Drafts from the texts that requests predict, or else from their own, instead of a draft model.
 
-    If `predicted_only`, no text is indexed.
+    If `predicted_only`, their own are not looked through.
     """
 
     watches = True
 
     def __init__(self, *, predicted_only: bool = False) -> None:
         self.predicted_only = predicted_only
-        self._read: dict[Request, _Texts] = {}  # the requests of the last step
+        self._copies: dict[Request, list[Copy]] = {}  # of the requests of the last step, in the order of preference
+        self._guesses: dict[Request, Guess] = {}
         self.cost = StepCost()  # nothing is observed: a guess takes microseconds
 
     def look(self, wanted: Sequence[tuple[Request, int]]) -> list[Stream]:
-        """Index new tokens, and find how many can be guessed for each request, within its room."""
-        self._read = {request: self._texts(request) for request, room in wanted if room}
-        budget = READ_TOKENS_MAX
-        for request, texts in self._read.items():
-            budget -= texts.read(request, budget)
+        """Read new tokens, and find how many can be guessed for each request, within its room."""
+        self._copies = {request: self._copies.get(request) or self._begun(request) for request, room in wanted if room}
+        self._guesses.clear()
         return [self._stream(request, room) for request, room in wanted]
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> dict[int, list[int]]:
         """Guesses by slot, at most as long as requested and as `look` found."""
-        guesses = {request.slot: self._read[request].guess(request, length) for request, length in wanted}
-        return {slot: list(guess.tokens) for slot, guess in guesses.items() if slot is not None and guess}
+        guessed = ((request.slot, self._guesses[request].tokens[:length]) for request, length in wanted)
+        return {slot: tokens for slot, tokens in guessed if slot is not None}
 
     def close(self) -> None:
-        self._read.clear()
+        self._copies.clear()
 
-    def _texts(self, request: Request) -> _Texts:
-        known = self._read.get(request)
-        if known and (known.own is None or known.own.size <= 2 * KEPT_TOKENS_MAX):
-            return known
-        length = len(request.prompt) + len(request.generated)
-        prediction = known.prediction if known else Prediction(request.prediction) if request.prediction else None
-        return _Texts(prediction, None if self.predicted_only else Ngrams(max(0, length - KEPT_TOKENS_MAX)))
+    def _begun(self, request: Request) -> list[Copy]:
+        predicted = [Copy((), request.prediction)] if request.prediction else []
+        return predicted if self.predicted_only else [*predicted, Copy(request.prompt)]
 
     def _stream(self, request: Request, room: int) -> Stream:
-        texts = self._read.get(request)
-        guess = texts.guess(request, room) if texts else None
+        guess = None
+        for copy in self._copies.get(request, ()):
+            copy.read(request.generated)
+            guess = guess or copy.guess(room)
         assert request.slot is not None
         if guess is None:
             return Stream(request.slot, request.acceptance, len(request.generated), missing=0, room=0)
-        written, room = len(request.generated), len(guess.tokens)
-        return Stream(request.slot, guess.acceptance, written, 0, room, guess.predicted)
-
-
-def _catch_up(ngrams: Ngrams, request: Request, budget: int) -> int:
-    """Index at most that many tokens; returns how many."""
-    before, answered = ngrams.end, ngrams.end - len(request.prompt)
-    if answered < 0:
-        ngrams.read(request.prompt[before : before + budget])
-    else:
-        ngrams.read(request.generated[answered : answered + budget], written=True)
-    return ngrams.end - before
+        self._guesses[request] = guess
+        return Stream(
+            request.slot, guess.acceptance, len(request.generated), 0, len(guess.tokens), predicted=guess.predicted
+        )

@@ -20,14 +20,7 @@ from inference.generation import Predicted, Sampling, Terms
 from inference.model import ChatModel
 from inference.prompt import CacheScope, ChatMessage
 from inference.request import Handle, Request
-from inference.speculative.prompt_lookup import (
-    KEPT_TOKENS_MAX,
-    ORDERS,
-    READ_TOKENS_MAX,
-    Ngrams,
-    Prediction,
-    PromptLookup,
-)
+from inference.speculative.prompt_lookup import ORDERS, SEARCHED_TOKENS_MAX, Copy, Guess, PromptLookup
 from inference.tokenizer import TextStream
 from tests.scripted import ScriptedBackend
 
@@ -42,69 +35,56 @@ def places(tokens: Sequence[int], n: int) -> list[int]:
     return [end for end in range(n, len(tokens)) if tokens[end - n : end] == tokens[-n:]]
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 3), max_size=12), max_size=8),
-    st.integers(1, 6),
-    st.booleans(),
-)
-def test_a_guess_is_what_followed_the_newest_tokens_before(parts: list[list[int]], length: int, written: bool) -> None:
-    ngrams, text = Ngrams(), list[int]()
-    for part in parts:
-        ngrams.read(part, written=written)
-        text += part
-        guess = ngrams.guess(length)
-        before = places(text, ORDERS[-1]) if len(text) > ORDERS[-1] else []
+TOKENS = st.lists(st.integers(0, 3), max_size=12)
+
+
+@given(TOKENS, st.lists(TOKENS, max_size=7), st.integers(1, 6))
+def test_a_guess_is_what_followed_the_newest_tokens_before(
+    prompt: list[int], parts: list[list[int]], length: int
+) -> None:
+    copy, answer = Copy(prompt), list[int]()
+    for part in [[], *parts]:
+        answer += part
+        copy.read(answer)
+        guess, text = copy.guess(length), prompt + answer
+        before = places(text, ORDERS[-1])
         assert (guess is not None) == bool(before)
         assert guess is None or guess.tokens in [text[place : place + length] for place in before]
 
 
+def guessed(prompt: list[int], answer: list[int], length: int = 1) -> Guess:
+    copy = Copy(prompt)
+    copy.read(answer)
+    guess = copy.guess(length)
+    assert guess is not None
+    return guess
+
+
 def test_more_tokens_that_recur_go_before_newer_ones() -> None:
-    ngrams = Ngrams()
-    ngrams.read([1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3])
-    guess = ngrams.guess(2)
-    assert guess is not None and guess.tokens == [4, 9]
+    assert guessed([1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3], [], 2).tokens == [4, 9]
 
 
 def test_a_copy_goes_on_where_it_is_although_its_newest_tokens_recur_later() -> None:
     """Lines of code have most n-grams in common."""
-    ngrams = Ngrams()
-    ngrams.read([1, 2, 3, 4, 5, 6, 0, 3, 4, 5, 8])
-    ngrams.read([1, 2, 3, 4, 5], written=True)
-    guess = ngrams.guess(2)
-    assert guess is not None and guess.tokens == [6, 0]
+    assert guessed([1, 2, 3, 4, 5, 6, 0, 3, 4, 5, 8], [1, 2, 3, 4, 5], 2).tokens == [6, 0]
 
 
 def test_a_copy_that_was_wrong_begins_anew_where_the_newest_tokens_were_last() -> None:
-    ngrams = Ngrams()
-    ngrams.read([1, 2, 3, 4, 0, 3, 9, 5])
-    ngrams.read([1, 2, 3, 9], written=True)
-    guess = ngrams.guess(2)
-    assert guess is not None and guess.tokens == [5, 1]
+    assert guessed([1, 2, 3, 4, 0, 3, 9, 5], [1, 2, 3, 9], 2).tokens == [5, 1]
 
 
 def test_what_the_model_writes_tells_how_good_guesses_are() -> None:
-    copied, invented, passage = Ngrams(), Ngrams(), list(range(40))
-    copied.read(passage)
-    copied.read(passage[10:35], written=True)
-    for token in range(50, 80):  # always another one behind the same two
-        invented.read([7, 8, token], written=True)
-    invented.read([7, 8])
-    good, poor = copied.guess(1), invented.guess(1)
-    assert good is not None and good.acceptance.per_token > 0.9
-    assert poor is not None and poor.acceptance.per_token < 0.1
+    passage = list(range(40))
+    invented = [token for new in range(50, 80) for token in (7, 8, new)]  # always another one behind the same two
+    assert guessed(passage, passage[10:35]).acceptance.per_token > 0.9
+    assert guessed([], [*invented, 7, 8]).acceptance.per_token < 0.1
 
 
 def test_copies_that_break_off_early_do_not_speak_against_one_that_has_lasted() -> None:
-    ngrams, passage = Ngrams(), list(range(40))
-    ngrams.read(passage)
-    for token in range(0, 20, 2):
-        ngrams.read([token, token + 1, 100 + token], written=True)
-    ngrams.read([20, 21], written=True)
-    begun = ngrams.guess(1)
-    ngrams.read(passage[22:39], written=True)
-    lasted = ngrams.guess(1)
-    assert begun is not None and begun.acceptance.per_token < 0.2
-    assert lasted is not None and lasted.acceptance.per_token > 0.8
+    passage = list(range(40))
+    answer = [token for begin in range(0, 20, 2) for token in (begin, begin + 1, 100 + begin)]
+    assert guessed(passage, [*answer, 20, 21]).acceptance.per_token < 0.2
+    assert guessed(passage, [*answer, *passage[20:39]]).acceptance.per_token > 0.8
 
 
 @pytest.mark.parametrize(
@@ -124,7 +104,7 @@ def test_copies_that_break_off_early_do_not_speak_against_one_that_has_lasted() 
 def test_an_answer_is_guessed_to_go_on_as_predicted_wherever_it_differed(
     predicted: list[int], answer: list[int], next_tokens: list[int] | None
 ) -> None:
-    prediction = Prediction(predicted)
+    prediction = Copy((), predicted)
     prediction.read(answer)
     guess = prediction.guess(3)
     assert (guess and guess.tokens) == next_tokens
@@ -137,7 +117,6 @@ def test_a_prediction_goes_before_what_the_text_has_and_alone_where_nothing_else
     for predicted_only in (False, True):
         lookup = PromptLookup(predicted_only=predicted_only)
         wanted = [(both, 4), (neither, 0 if predicted_only else 4)]
-        lookup.look(wanted)  # reads the prompts
         one, other = lookup.look(wanted)
         assert (one.predicted, one.room, other.room) == (True, 1, 0 if predicted_only else 4)
         assert lookup.propose([(both, one.room)]) == {0: [7]}
@@ -156,23 +135,13 @@ def request(prompt: list[int], slot: int, generated: Sequence[int] = (), predict
     )
 
 
-def test_a_long_prompt_is_read_over_several_steps_and_waits_for_its_guess() -> None:
-    lookup, short = PromptLookup(), request([1, 2, 3, 4, 1, 2], 1, [3])
-    long = request([*range(2 * READ_TOKENS_MAX), 10, 11], 0, [12])
-    rooms = [[stream.room for stream in lookup.look([(long, 4), (short, 4)])] for _ in range(4)]
-    assert rooms == [[0, 0], [0, 0], [0, 0], [4, 4]]
-    assert lookup.propose([(long, 4), (short, 2)]) == {0: [13, 14, 15, 16], 1: [4, 1]}
-
-
 def test_of_a_very_long_prompt_the_end_is_looked_through() -> None:
     begin, end = [1, 2, 3, 4], [5, 6, 7, 8]
-    filling = list(range(100, 100 + KEPT_TOKENS_MAX - 8))
+    filling = list(range(100, 100 + SEARCHED_TOKENS_MAX - 8))
     lookup = PromptLookup()
     asks_begin = request([*begin, *filling, *end, 1, 2], 0, [3])
     asks_end = request([*begin, *filling, *end, 5, 6], 1, [7])
-    for _ in range(3 * KEPT_TOKENS_MAX // READ_TOKENS_MAX):
-        rooms = [stream.room for stream in lookup.look([(asks_begin, 4), (asks_end, 4)])]
-    assert rooms == [0, 4]
+    assert [stream.room for stream in lookup.look([(asks_begin, 4), (asks_end, 4)])] == [0, 4]
     assert lookup.propose([(asks_end, 2)]) == {1: [8, 5]}
 
 
