@@ -227,9 +227,9 @@ class DiskTier:
             self._make_room(entry.written_bytes)
             file = KvFile(self._fingerprint, digest, np.array(entry.tokens, "<i4"), entry.state, entry.checkpoints)
             self._write_turns()
-            name = file.write(self._folder)
+            path = file.write(self._folder)
             with self._lock:
-                gone = self._index.add(IndexedState(name, file.size, blocks))
+                gone = self._index.add(IndexedState(path.name, path.stat().st_size, blocks))
             self.totals["written"] += 1
             self._remove(gone)
             if self._rests_until:
