@@ -274,7 +274,7 @@ class Engine:
     @property
     def _arriving(self) -> list[Request]:
         """Requests that the scheduler does not know yet."""
-        return [*(request for request, _ in list(self._inbox)), *self.tiers.arriving]
+        return [*(request for request, _ in list(self._inbox)), *self.tiers.arrivals.requests]
 
     @property
     def prefill_token_s(self) -> float | None:
@@ -352,7 +352,7 @@ class Engine:
         for request in self.tiers.arrived():
             self._add(request)
         now = now_ns()
-        for request in [*self._scheduler.requests, *self.tiers.arriving]:
+        for request in [*self._scheduler.requests, *self.tiers.arrivals.requests]:
             if (finish := request.ending(now)) is not None:
                 self._finish(request, finish)
 
@@ -382,7 +382,7 @@ class Engine:
     def _rest(self) -> None:
         """Wait for work. In a longer pause, park conversations so that their slots can be taken later at no cost, then
         leave the cores to other models."""
-        if (wait_s := self.tiers.wait_s()) is not None:
+        if (wait_s := self.tiers.arrivals.wait_s(now_ns())) is not None:
             self._wake.wait(wait_s)
         elif self._wake.wait(REST_AFTER_S):
             return
@@ -415,7 +415,7 @@ class Engine:
     def _finish(self, request: Request, finish: Finish, error: InferenceError | None = None) -> None:
         request.finish = finish
         self._scheduler.load.remove(request)
-        if not self.tiers.leave(request):
+        if not self.tiers.arrivals.leave(request):
             self._scheduler.remove(request)
         self._news.append(TokenUpdate(self._handles.pop(request), None, request.text.flush(), finish, error))
         if request.ahead:
@@ -424,7 +424,7 @@ class Engine:
             self._forecasts.learn(request, now_ns())
 
     def _fail_all(self, error: InferenceError) -> None:
-        for request in [*self._scheduler.requests, *self.tiers.arriving]:
+        for request in [*self._scheduler.requests, *self.tiers.arrivals.requests]:
             self._finish(request, Finish.ERROR, error)
         self._news += [TokenUpdate(handle, None, "", Finish.ERROR, error) for _, handle in self._inbox]
         self._inbox.clear()

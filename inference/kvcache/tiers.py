@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inference.backend import Backend
 from inference.errors import InferenceError
-from inference.kvcache.disk import DiskTier, Found, chain
+from inference.kvcache.disk import DiskTier, chain
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry, HostCache
 from inference.kvcache.slots import Placement, PromptEnd, Saved, Slots
 from inference.lru_cache import LruCache
@@ -64,13 +63,6 @@ class CommonPrefixes:
         return len(branches) == BRANCHES
 
 
-class Disk(Protocol):
-    """What `Arrivals` needs of the disk tier."""
-
-    def match(self, tokens: list[int], scope: CacheScope) -> Found | None: ...
-    def read(self, found: Found) -> Future[Entry | None]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Arrival:
     request: Request
@@ -82,17 +74,13 @@ class Arrivals:
     """Requests that wait, before they are scheduled, for the prefix of their prompt to be read from disk.
 
     A read is only worth waiting for while it is cheaper than prefill, so no request waits longer than its prefill would
-    take. Pure except for the disk, which is passed in.
+    take. Pure except for the disk, which is passed in; without one, nothing waits.
     """
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: DiskTier | None) -> None:
         self._disk = disk
         self._waiting: list[_Arrival] = []
         self._reading: dict[str, Future[Entry | None]] = {}
-
-    def __bool__(self) -> bool:
-        """Whether anything waits, or is read."""
-        return bool(self._waiting or self._reading)
 
     @property
     def requests(self) -> list[Request]:
@@ -106,7 +94,7 @@ class Arrivals:
         `held` tokens of its prompt are in memory; prefill takes `token_s` seconds per token. `shared`: all tenants
         share its prompt.
         """
-        if len(request.prompt) - held <= PARK_TOKENS_MIN:
+        if self._disk is None or len(request.prompt) - held <= PARK_TOKENS_MIN:
             return None
         found = self._disk.match(request.prompt[:-1], SHARED if shared else request.scope)
         if found is None or found.tokens < held + PARK_TOKENS_MIN:
@@ -131,8 +119,10 @@ class Arrivals:
         entries = [self._reading.pop(name).result() for name in done]
         return [entry for entry in entries if entry is not None]
 
-    def remove(self, request: Request) -> None:
-        self._waiting = [a for a in self._waiting if a.request is not request]
+    def leave(self, request: Request) -> bool:
+        """Remove a request that ends; returns whether it was waiting."""
+        before, self._waiting = self._waiting, [a for a in self._waiting if a.request is not request]
+        return len(self._waiting) < len(before)
 
     def wait_s(self, now_ns: int) -> float | None:
         """Seconds until the first request stops waiting; None if no request waits."""
@@ -143,7 +133,7 @@ class Arrivals:
 class Tiers:
     def __init__(self, backend: Backend, slots: Slots, disk: DiskTier | None, wake: Callable[[], None]) -> None:
         self._backend, self._slots, self._disk, self._wake = backend, slots, disk, wake
-        self._arrivals = Arrivals(disk) if disk else None
+        self.arrivals = Arrivals(disk)
         self._common = CommonPrefixes()
         self.totals: Counter[str] = Counter()  # restored, restored_tokens, restore_ns
 
@@ -151,48 +141,30 @@ class Tiers:
     def parked(self) -> HostCache:
         return self._slots.parked
 
-    @property
-    def arriving(self) -> list[Request]:
-        """Requests that wait for the disk."""
-        return self._arrivals.requests if self._arrivals else []
-
     def start(self) -> None:
         if self._disk:
             self._disk.start()
 
     def hold(self, request: Request, token_s: float | None) -> bool:
         """Whether the request has to wait because the disk has more of its prompt than memory."""
-        if self._arrivals is None or request.is_unscored:
+        if self._disk is None or request.is_unscored:
             return False
         held = self._slots.longest(request.prompt, request.scope)
         shared = self._slots.is_shared(request.prompt, request.scope)
-        reading = self._arrivals.hold(request, held, token_s, now_ns(), shared=shared)
+        reading = self.arrivals.hold(request, held, token_s, now_ns(), shared=shared)
         if reading is not None:
             reading.add_done_callback(lambda _: self._wake())
         return reading is not None
 
     def arrived(self) -> list[Request]:
         """The requests that need not wait any longer."""
-        if not self._arrivals:
-            return []
-        ready = self._arrivals.ready(now_ns())
-        for entry in self._arrivals.read():
+        ready = self.arrivals.ready(now_ns())
+        for entry in self.arrivals.read():
             for kept in entry.checkpoints:
                 self._slots.checkpoints.put(entry.tokens[: kept.tokens], entry.scope, kept.state, kept.logits)
             if self.parked.wants(entry.tokens, entry.scope):
                 self._keep(replace(entry, checkpoints=()))
         return ready
-
-    def leave(self, request: Request) -> bool:
-        """Remove a request that ends; returns whether it was waiting for the disk."""
-        if request not in self.arriving or self._arrivals is None:
-            return False
-        self._arrivals.remove(request)
-        return True
-
-    def wait_s(self) -> float | None:
-        """The longest that the engine may sleep because of waiting requests; None without any."""
-        return self._arrivals.wait_s(now_ns()) if self._arrivals else None
 
     def park(self, saved: Saved) -> None:
         """Copy a slot's state to host memory."""

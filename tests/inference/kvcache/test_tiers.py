@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ from inference.attention import Attention
 from inference.config import EngineConfig
 from inference.engine.sampler import Sampler
 from inference.generation import Finish, Generation, Sampling, Terms, TokenLogprob
-from inference.kvcache.disk import Found
+from inference.kvcache.disk import DiskTier, Found
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry
 from inference.kvcache.tiers import WAIT_S_MAX, Arrivals, CommonPrefixes
 from inference.model import ChatModel
@@ -259,14 +259,14 @@ def request() -> Request:
     return Request([*range(200), 7], 5, Sampler(Sampling()), TextStream([]), CacheScope(""))
 
 
-class SlowDisk:
+class SlowDisk(DiskTier):
     """Has the first 192 tokens of every prompt, and hands them over when the test says so."""
 
     def __init__(self) -> None:
         self.readings: list[Future[Entry | None]] = []
         self.looks = 0
 
-    def match(self, tokens: list[int], scope: CacheScope) -> Found | None:
+    def match(self, tokens: Sequence[int], scope: CacheScope) -> Found | None:
         self.looks += 1
         return Found("name", 192, scope)
 
@@ -326,7 +326,7 @@ def test_one_reading_serves_all_who_want_it() -> None:
 def test_who_leaves_is_forgotten() -> None:
     arrivals, one = Arrivals(SlowDisk()), request()
     arrivals.hold(one, held=0, token_s=0.01, now_ns=0)
-    arrivals.remove(one)
+    assert [arrivals.leave(each) for each in (one, request())] == [True, False]
     assert (arrivals.requests, arrivals.wait_s(0)) == ([], None)
 
 
