@@ -15,7 +15,7 @@ the median; a high quantile decides on refusals.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from heapq import heapify, heapreplace
 from math import ceil, exp
 from random import Random
@@ -199,7 +199,7 @@ PREFILL_FACTOR_MAX = 1.5  # a slow machine alone is no reason to refuse a reques
 # Refused requests yield no observations, so a factor that has grown too large would never recover. After DECAY_AFTER
 # consecutive requests that did not have to wait, each further one shrinks its logarithm by DECAY.
 DECAY_AFTER, DECAY = 20, 0.05
-TENANTS_MAX = 1000  # whose retry times are remembered, in about 100 kB
+TENANTS_MAX = 1000  # whose retry times are remembered, and forecasts, in some 100 kB
 # A prompt whose prefill misses its target even on an idle engine may take up to this many times its idle prefill time:
 # it is late because of its own length, and a retry would not help.
 STRETCH = 1.25
@@ -271,29 +271,6 @@ class RetrySchedule:
         return retry_s
 
 
-class ForecastCache:
-    """The forecasts made since the load last changed, each valid for `reuse_s`. Their waits `run_down` meanwhile."""
-
-    def __init__(self, reuse_s: float, *, run_down: bool) -> None:
-        self._reuse_s, self._run_down = reuse_s, run_down
-        self._version = 0  # of the load
-        self._made: dict[Hashable, tuple[int, Forecast]] = {}
-
-    def get(self, key: Hashable, version: int, now_ns: int, make: Callable[[], Forecast | None]) -> Forecast | None:
-        if version != self._version or len(self._made) > TENANTS_MAX:
-            self._made.clear()
-            self._version = version
-        if key in self._made:
-            made_ns, made = self._made[key]
-            age_s = (now_ns - made_ns) / 1e9
-            if age_s < self._reuse_s and (age_s < made.wait_s or not made.wait_s):
-                return made.after(age_s) if self._run_down else made
-        forecast = make()
-        if forecast is not None:
-            self._made[key] = now_ns, forecast
-        return forecast
-
-
 class Forecasts:
     """Predicts from what past requests have taught. The event loop asks, the engine's thread teaches."""
 
@@ -304,8 +281,7 @@ class Forecasts:
         self._prompt_tokens = 0.0  # mean number of uncached prompt tokens
         self._lengths = AnswerLengths()
         self._retries = RetrySchedule()
-        self._cache = ForecastCache(REUSE_S, run_down=True)
-        self._shared = ForecastCache(SHARED_S, run_down=False)
+        self._made: LruCache[Hashable, tuple[int, Forecast]] = LruCache(TENANTS_MAX)  # each with when it was made
         self._tokens_per_step = 1.0  # of an answer, accepted drafts included
         self._prefill_factor = Factor(MEDIAN, PREFILL_FACTOR_MAX, MEDIAN_LEARNING_RATE)
         self._wait_factors = {
@@ -322,7 +298,7 @@ class Forecasts:
     def next_ttft_s(self, now_ns: int) -> float | None:
         """TTFT in seconds of a request that arrived now, queued behind everything that clients wait for, with the mean
         number of uncached prompt tokens. None until a request has ended."""
-        expected = self._expected(max(1, round(self._prompt_tokens)), NO_DEADLINE, "", Priority.BATCH, now_ns)
+        expected = self._recent(max(1, round(self._prompt_tokens)), NO_DEADLINE, "", Priority.BATCH, now_ns)
         return None if expected is None else expected.total_s
 
     @property
@@ -340,7 +316,7 @@ class Forecasts:
 
         Raises Late if the first token would miss its due time, unless `due.waits`.
         """
-        expected = self._expected(tokens, due, tenant, priority, now_ns)
+        expected = self._recent(tokens, due, tenant, priority, now_ns)
         if expected is None or due.at_ns is None or due.waits or len(self._lengths) < LEARNED_MIN:
             return expected
         left_s = (due.at_ns - now_ns) / 1e9
@@ -353,7 +329,7 @@ class Forecasts:
         retry_s = self._retries.assign(tenant, late_s, self._slot_interval_s, now_ns)
         own = self._scheduler.load.is_only(tenant)
         if not own:
-            without_others = self._cached(tokens, tenant, priority, due.at_ns, now_ns, others=False)
+            without_others = self._recent(tokens, due, tenant, priority, now_ns, others=False)
             own = without_others is not None and late_by_s(without_others, left_s, idle.total_s) > 0
         raise Late(
             f"The first token is expected in {expected.most_s:.1f} s, which is too late. "
@@ -362,30 +338,28 @@ class Forecasts:
             own=own,
         )
 
-    def _expected(self, tokens: int, due: Due, tenant: str, priority: Priority, now_ns: int) -> Forecast | None:
-        """What clients are told, and refused by if they do not wait; statistics tell it several times a second."""
-
-        def make() -> Forecast | None:
-            return self._cached(tokens, tenant, priority, due.at_ns, now_ns, others=True)
-
-        load = self._scheduler.load
-        if load.waiting < LONG_QUEUE or not (due.waits or due.at_ns is None):
-            return make()
-        waiting = (load.waiting // SHARED_REQUESTS, load.held_by(tenant).waiting // SHARED_REQUESTS)
-        alike = (tokens // SHARED_TOKENS, tenant, priority, *waiting)  # all places are taken, or about to be
-        return self._shared.get(alike, 0, now_ns, make)
-
-    def _cached(
-        self, tokens: int, tenant: str, priority: Priority, due_ns: int | None, now_ns: int, *, others: bool
+    def _recent(
+        self, tokens: int, due: Due, tenant: str, priority: Priority, now_ns: int, *, others: bool = True
     ) -> Forecast | None:
-        """`expected`, or a recent result of it."""
-        due_bucket = None if due_ns is None else (due_ns - now_ns) // DUE_BUCKET_NS
-        return self._cache.get(
-            (tokens, tenant, priority, due_bucket, others),
-            self._scheduler.load.version,
-            now_ns,
-            lambda: self.expected(tokens, tenant, priority, due_ns, now_ns, others=others),
-        )
+        """`expected`, or a recent result of it: that for the same request while the load is unchanged, or for one like
+        it that waits behind a long queue. Statistics ask several times a second."""
+        load, due_ns = self._scheduler.load, due.at_ns
+        is_shared = load.waiting >= LONG_QUEUE and (due.waits or due_ns is None)
+        if is_shared:  # all places are taken, or about to be
+            waiting = (load.waiting // SHARED_REQUESTS, load.held_by(tenant).waiting // SHARED_REQUESTS)
+            alike: Hashable = (tokens // SHARED_TOKENS, tenant, priority, *waiting)
+        else:
+            due_bucket = None if due_ns is None else (due_ns - now_ns) // DUE_BUCKET_NS
+            alike = (tokens, tenant, priority, due_bucket, others, load.version)
+        if (known := self._made.get(alike)) is not None:
+            made_ns, made = known
+            age_s = (now_ns - made_ns) / 1e9
+            if age_s < (SHARED_S if is_shared else REUSE_S) and (age_s < made.wait_s or not made.wait_s):
+                return made if is_shared else made.after(age_s)
+        forecast = self.expected(tokens, tenant, priority, due_ns, now_ns, others=others)
+        if forecast is not None:
+            self._made.put(alike, (now_ns, forecast))
+        return forecast
 
     def expected(
         self,
