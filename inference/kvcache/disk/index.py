@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
 
+from inference.lru_cache import LruCache
 from inference.prompt import CacheScope
 
 BLOCK = 64  # tokens: fewer are as cheap to compute as to read
@@ -53,16 +53,17 @@ class DiskIndex:
     """It returns names; the owner of the folder deletes the files."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._files: OrderedDict[str, IndexedState] = OrderedDict()  # least recently used first
-        self._by_block: dict[bytes, set[str]] = {}
-        self.size = 0
+        self._files: LruCache[str, IndexedState] = LruCache(bytes_max, lambda _, file: file.size, self._forget)
+        self._by_block: dict[bytes, dict[str, IndexedState]] = {}
+        self._gone: list[str] = []  # since the beginning of a call
 
     def __len__(self) -> int:
         return len(self._files)
 
-    def __repr__(self) -> str:
-        return f"<DiskIndex {len(self)} files | {self.size} of {self._bytes_max} bytes>"
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return self._files.size
 
     def match(self, blocks: Sequence[bytes]) -> tuple[IndexedState | None, int]:
         """The smallest of the files with the longest shared prefix, and its length in tokens."""
@@ -71,55 +72,51 @@ class DiskIndex:
             deepest += 1
         if not deepest:
             return None, 0
-        files = (self._files[name] for name in self._by_block[blocks[deepest - 1]])
-        return min(files, key=lambda file: file.size), deepest * BLOCK
+        return min(self._by_block[blocks[deepest - 1]].values(), key=lambda file: file.size), deepest * BLOCK
 
     def holds(self, blocks: Sequence[bytes]) -> bool:
         """Whether a file has all these blocks already."""
         return bool(blocks) and blocks[-1] in self._by_block
 
     def use(self, name: str) -> None:
-        if name in self._files:
-            self._files.move_to_end(name)
+        self._files.get(name)
 
-    def add(self, file: IndexedState, *, oldest: bool = False) -> list[str]:
+    def add(self, file: IndexedState) -> list[str]:
         """Add a file; returns the names of those to delete: files that the new one covers, except for tokens of a last
-        partial block, then the least recently used."""
-        gone = self._superseded(file)
-        for name in gone:
+        partial block, then the least recently used. It may be too large itself."""
+        self._gone = []
+        blocks = set(file.blocks)
+        others = [other for block in blocks for other in self._by_block.get(block, {}).values()]
+        for name in {other.name for other in others if other.blocks[-1] in blocks}:
             self.remove(name)
-        self._files[file.name] = file
-        self._files.move_to_end(file.name, last=not oldest)
-        self.size += file.size
+        self._files.put(file.name, file)
+        if file.name not in self._files:
+            return [*self._gone, file.name]
         for block in file.blocks:
-            self._by_block.setdefault(block, set()).add(file.name)
-        return gone + self._drop_oldest(self._bytes_max)
+            self._by_block.setdefault(block, {})[file.name] = file
+        while len(self) > FILES_MAX:
+            self._drop_oldest()
+        return self._gone
 
     def shrink(self, bytes_: int) -> list[str]:
         """Drop the least recently used files, at least so many bytes of them if there are; returns their names."""
-        return self._drop_oldest(max(self.size - bytes_, 0))
+        self._gone = []
+        left = self.size - bytes_
+        while self.size > max(left, 0):
+            self._drop_oldest()
+        return self._gone
 
     def remove(self, name: str) -> None:
         """Remove a file; does nothing if it is absent."""
-        file = self._files.pop(name, None)
-        if file is None:
-            return
-        self.size -= file.size
+        self._files.pop(name)
+
+    def _drop_oldest(self) -> None:
+        self._files.pop(next(iter(self._files)))
+
+    def _forget(self, name: str, file: IndexedState) -> None:
+        self._gone.append(name)
         for block in file.blocks:
-            names = self._by_block[block]
-            names.discard(name)
-            if not names:
-                del self._by_block[block]
-
-    def _superseded(self, file: IndexedState) -> list[str]:
-        blocks = set(file.blocks)
-        names = {name for block in blocks for name in self._by_block.get(block, ())}
-        return [name for name in names if self._files[name].blocks[-1] in blocks]
-
-    def _drop_oldest(self, bytes_max: int) -> list[str]:
-        gone = []
-        while self.size > bytes_max or len(self._files) > FILES_MAX:
-            oldest = next(iter(self._files))
-            gone.append(oldest)
-            self.remove(oldest)
-        return gone
+            if names := self._by_block.get(block):
+                names.pop(name, None)
+                if not names:
+                    del self._by_block[block]

@@ -79,9 +79,6 @@ class DiskTier:
         self.writes = False
         self.totals: Counter[str] = Counter()  # read, written, damaged, dropped
 
-    def __repr__(self) -> str:
-        return f"<DiskTier {self._index!r} | {'writes' if self.writes else 'writes no more'}>"
-
     @property
     def files(self) -> int:
         return len(self._index)
@@ -177,9 +174,9 @@ class DiskTier:
                 break
 
     def _scan(self) -> None:
-        """Index the folder, the newest files first."""
+        """Index the folder, the newest files last: they stay longest."""
         try:
-            for path in sorted(self._folder.iterdir(), key=lambda path: -_used_ns(path)):
+            for path in sorted(self._folder.iterdir(), key=_used_ns):
                 if path.suffix in (TEMPORARY, FORMERLY):
                     path.unlink(missing_ok=True)
                 elif path.suffix == KV:
@@ -198,7 +195,7 @@ class DiskTier:
         ours = file.fingerprint == self._fingerprint
         blocks = chain(file.tokens.tolist(), file.scope) if ours else ()
         with self._lock:
-            gone = self._index.add(IndexedState(path.name, size, blocks), oldest=True)
+            gone = self._index.add(IndexedState(path.name, size, blocks))
         self._remove(gone)
 
     def _read(self, found: Found) -> Entry | None:
