@@ -57,6 +57,7 @@ class Request(Facts):
     priority: Priority = Priority.STANDARD
     slot: int | None = None
     computed: int = 0
+    to_prefill: int = 0  # prompt tokens that are neither cached nor prefilled by the current step, for forecasts
     generated: list[int] = field(default_factory=list)
     prediction: Sequence[int] = ()  # tokens that the answer probably repeats
     scores_top: int | None = None  # alternatives with each score of a prompt token; None: no scores

@@ -88,9 +88,6 @@ class Engine:
             backend, self._scheduler, self.speculation, self.tiers, self._accept, self._finish, self.totals
         )
 
-    def __repr__(self) -> str:
-        return f"<Engine {self._scheduler!r}>"
-
     # --- on the event loop ---
 
     def start(self) -> None:
@@ -152,7 +149,7 @@ class Engine:
         if due.at_ns is None or due.waits:
             return  # `submit` makes the forecast once the prompt is known
         load = self._scheduler.load
-        if load.waiting or load.running >= self._config.parallel:  # otherwise it is admitted at once
+        if load.total.waiting or load.total.running >= self._config.parallel:  # otherwise it is admitted at once
             self._forecasts.check(1, due, salt, priority, now_ns())
 
     def prefill_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Handle | None:
@@ -210,12 +207,14 @@ class Engine:
     def _check_queue(self, tokens: int, tenant: str) -> None:
         """Raises QueueFull. No prompt is too long for an empty queue: there, the context is the limit."""
         load, config = self._scheduler.load, self._config
-        free = config.parallel + config.queue_max - load.waiting - load.running
-        if not within_share(held := load.held_by(tenant).waiting, free):
-            raise self._full(f"{load.waiting} requests are already waiting for the model", own=free > 0 and held > 0)
-        free, held = config.queue_tokens_max - load.tokens, load.held_by(tenant).tokens
-        if load.tokens and not within_share(held, free, tokens):
-            raise self._full(f"prompts of {load.tokens} tokens are already waiting for the model", own=free >= tokens)
+        all_, own = load.total, load.held_by(tenant)
+        free = config.parallel + config.queue_max - all_.waiting - all_.running
+        if not within_share(own.waiting, free):
+            is_own = free > 0 and own.waiting > 0
+            raise self._full(f"{all_.waiting} requests are already waiting for the model", own=is_own)
+        free = config.queue_tokens_max - all_.tokens
+        if all_.tokens and not within_share(own.tokens, free, tokens):
+            raise self._full(f"prompts of {all_.tokens} tokens are already waiting for the model", own=free >= tokens)
 
     def _full(self, message: str, *, own: bool) -> QueueFull:
         return QueueFull(message, self._forecasts.next_slot_s, own=own)
@@ -288,7 +287,7 @@ class Engine:
             "waiting": self.waiting,
             "running": self.running,
             "ahead": self.ahead,
-            "waiting_tokens": self._scheduler.load.tokens,  # of all waiting prompts
+            "waiting_tokens": self._scheduler.load.total.tokens,  # of all waiting prompts
             "predicted_ttft_s": self._forecasts.next_ttft_s(now_ns()),  # of a request that arrived now
             "parallel": self._config.parallel,
             "resident": slots.resident,

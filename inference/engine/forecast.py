@@ -344,9 +344,9 @@ class Forecasts:
         """`expected`, or a recent result of it: that for the same request while the load is unchanged, or for one like
         it that waits behind a long queue. Statistics ask several times a second."""
         load, due_ns = self._scheduler.load, due.at_ns
-        is_shared = load.waiting >= LONG_QUEUE and (due.waits or due_ns is None)
+        is_shared = load.total.waiting >= LONG_QUEUE and (due.waits or due_ns is None)
         if is_shared:  # all places are taken, or about to be
-            waiting = (load.waiting // SHARED_REQUESTS, load.held_by(tenant).waiting // SHARED_REQUESTS)
+            waiting = (load.total.waiting // SHARED_REQUESTS, load.held_by(tenant).waiting // SHARED_REQUESTS)
             alike: Hashable = (tokens // SHARED_TOKENS, tenant, priority, *waiting)
         else:
             due_bucket = None if due_ns is None else (due_ns - now_ns) // DUE_BUCKET_NS

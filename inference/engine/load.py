@@ -31,8 +31,8 @@ class RequestAhead(NamedTuple):
     to_prefill: int
 
     @classmethod
-    def of(cls, request: Request, to_prefill: int) -> RequestAhead:
-        return cls(len(request.generated), request.max_tokens, to_prefill)
+    def of(cls, request: Request) -> RequestAhead:
+        return cls(len(request.generated), request.max_tokens, request.to_prefill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class Ahead:
 
 @dataclass(slots=True)
 class Held:
-    """A tenant's requests in the engine."""
+    """Requests in the engine: of a tenant, or all."""
 
     waiting: int = 0
     running: int = 0
-    tokens: int = 0  # of its waiting prompts, cached or not
+    tokens: int = 0  # of the waiting prompts, cached or not: they are held in memory
 
 
 class Load:
@@ -64,19 +64,10 @@ class Load:
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
         self._lock = Lock()
-        self._held: dict[str, Held] = {}
-        self._waiting: dict[Request, int] = {}  # with its uncached prompt tokens
-        self._running: dict[Request, int] = {}  # with its prompt tokens left to prefill
-        self.tokens = 0  # of the waiting prompts, cached or not: they are held in memory
+        self._requests: dict[Request, None] = {}  # in order of arrival
+        self._held: dict[str, Held] = {}  # by tenant
+        self.total = Held()
         self.version = 0  # incremented with each change of the waiting and running requests
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def running(self) -> int:
-        return len(self._running)
 
     def held_by(self, tenant: str) -> Held:
         return self._held.get(tenant) or Held()
@@ -92,36 +83,24 @@ class Load:
     def add(self, request: Request, to_prefill: int) -> None:
         """Queue a request with `to_prefill` uncached prompt tokens."""
         with self._lock:
-            self._wait(request, to_prefill)
+            request.to_prefill = to_prefill
+            self._requests[request] = None
+            self._count(request, waiting=1)
 
-    def place(self, request: Request) -> None:
-        """Record that the request got a slot."""
+    def moved(self, request: Request) -> None:
+        """Record that the request got a slot, or lost it and waits again. One that was never added is ignored."""
         with self._lock:
-            if request in self._waiting:
-                self._stop_waiting(request)
-                self._running[request] = request.remaining
-                self._count(request, running=1)
-
-    def preempt(self, request: Request) -> None:
-        """Record that the request lost its slot and waits again."""
-        with self._lock:
-            if request in self._running:
-                self._stop_running(request)
-                self._wait(request, request.remaining)
-
-    def prefill(self, request: Request, tokens: int) -> None:
-        """Record that the next step prefills this many tokens of the request's prompt."""
-        left = self._running.get(request)
-        if left is not None:
-            self._running[request] = max(0, left - tokens)
+            if request in self._requests:
+                request.to_prefill, waits = request.remaining, request.slot is None
+                self._count(request, waiting=1 if waits else -1, running=-1 if waits else 1)
 
     def remove(self, request: Request) -> None:
         """Remove a request that has ended; one that was never added is ignored."""
         with self._lock:
-            if request in self._waiting:
-                self._stop_waiting(request)
-            elif request in self._running:
-                self._stop_running(request)
+            if request in self._requests:
+                del self._requests[request]
+                waits = request.slot is None
+                self._count(request, waiting=-int(waits), running=-int(not waits))
 
     def ahead(
         self, priority: Priority, tenant: str, due_ns: int | None, now_ns: int, answer: float, *, others: bool = True
@@ -134,26 +113,27 @@ class Load:
         the tenant's own requests are what delays it.
         """
         with self._lock:
-            waiting, running = dict(self._waiting), dict(self._running)
+            waiting = [request for request in self._requests if request.slot is None]
+            running = [request for request in self._requests if request.slot is not None]
         higher, same = list[tuple[float, RequestAhead]](), defaultdict[str, list[tuple[float, RequestAhead]]](list)
         starved = next_starved(waiting, running, now_ns)
         if starved is not None and others and priority < Priority.BATCH:
-            higher.append((-1, RequestAhead.of(starved, waiting[starved])))
+            higher.append((-1, RequestAhead.of(starved)))
         by_ns = _admit_by_ns(due_ns, now_ns, now_ns)
-        for request, to_prefill in waiting.items():
+        for request in waiting:
             own = request.scope.tenant == tenant
             if request.priority > priority or not (own or others):
                 continue
-            entry = RequestAhead.of(request, to_prefill)
+            entry = RequestAhead.of(request)
             if request.priority < priority:
                 higher.append((request.priority, entry))
             elif not own or admit_by_ns(request, now_ns) <= by_ns:
-                same[request.scope.tenant].append((to_prefill + answer, entry))
+                same[request.scope.tenant].append((entry.to_prefill + answer, entry))
         kept = any(request.keeps_slot for request in running)
         held = int(kept and any(is_starved(request, now_ns) for request in waiting))
         beside = [
-            (request.scope.tenant == tenant, RequestAhead.of(request, to_prefill))
-            for request, to_prefill in running.items()
+            (request.scope.tenant == tenant, RequestAhead.of(request))
+            for request in running
             if (not held if request.keeps_slot else request.priority <= priority)
         ]
         return Ahead(
@@ -179,26 +159,14 @@ class Load:
                 served += work
         return sorted(fair, key=_first)
 
-    def _wait(self, request: Request, to_prefill: int) -> None:
-        self._waiting[request] = to_prefill
-        self._count(request, waiting=1, tokens=len(request.prompt))
-
-    def _stop_waiting(self, request: Request) -> None:
-        del self._waiting[request]
-        self._count(request, waiting=-1, tokens=-len(request.prompt))
-
-    def _stop_running(self, request: Request) -> None:
-        del self._running[request]
-        self._count(request, running=-1)
-
-    def _count(self, request: Request, *, waiting: int = 0, running: int = 0, tokens: int = 0) -> None:
-        held = self._held.setdefault(request.scope.tenant, Held())
-        held.waiting += waiting
-        held.running += running
-        held.tokens += tokens
-        self.tokens += tokens
+    def _count(self, request: Request, *, waiting: int = 0, running: int = 0) -> None:
+        own = self._held.setdefault(request.scope.tenant, Held())
+        for held in (own, self.total):
+            held.waiting += waiting
+            held.running += running
+            held.tokens += waiting * len(request.prompt)
         self.version += 1
-        if not (held.waiting or held.running):
+        if not (own.waiting or own.running):
             del self._held[request.scope.tenant]
 
 

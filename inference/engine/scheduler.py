@@ -78,9 +78,6 @@ class Scheduler:
         self._yielded = 0  # consecutive steps in which batch requests paused
         self._urgent_ns: int | None = None  # when something other than batch requests ran last
 
-    def __repr__(self) -> str:
-        return f"<Scheduler {self.waiting} waiting | {self.running} running | {self.slots!r}>"
-
     @property
     def waiting(self) -> int:
         return len(self._waiting)
@@ -276,7 +273,7 @@ class Scheduler:
         over_share = self.load.holding_more_than(share)
         if own >= share or not any(self._shares.gives_way(other, to=tenant) for other in over_share):
             return False
-        ahead = self.load.running + self.load.held_by(tenant).waiting
+        ahead = self.load.total.running + self.load.held_by(tenant).waiting
         return self._rows_are_cheap or ahead < self._running_max
 
     def _over_share(self, request: Request) -> list[Request]:
@@ -335,7 +332,7 @@ class Scheduler:
             request.miss = placement.miss
         request.slot, request.computed = placement.slot, placement.reused
         request.boundaries = self.slots[placement.slot].boundaries
-        self.load.place(request)
+        self.load.moved(request)
         plan.placements.append((request, placement))
 
     def _preempt(self, plan: Plan, lower: Sequence[Request]) -> None:
@@ -347,13 +344,13 @@ class Scheduler:
         victim.slot, victim.computed, victim.preempted = None, 0, True
         self._running.remove(victim)
         self._waiting.insert(0, victim)
-        self.load.preempt(victim)
+        self.load.moved(victim)
         plan.preempted += 1
 
     def _take(self, plan: Plan, request: Request, tokens: int) -> None:
         assert request.slot is not None
         chunk = request.uncomputed[:tokens]
-        self.load.prefill(request, len(chunk))
+        request.to_prefill = max(0, request.to_prefill - len(chunk))
         sampled, apart = int(len(chunk) == request.remaining), request.exact and len(chunk) > 1
         scored = len(chunk) - sampled if request.is_unscored else 0
         work = Work(request.slot, request.computed, chunk, scored + sampled, apart, request=request, scored=scored)

@@ -66,9 +66,6 @@ class Checkpoints:
     def __len__(self) -> int:
         return len(self._held)
 
-    def __repr__(self) -> str:
-        return f"<Checkpoints {len(self)} | {self.bytes} of {self._bytes_max} bytes>"
-
     @property
     def keeps(self) -> bool:
         """Whether any are kept at all."""

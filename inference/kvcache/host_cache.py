@@ -177,9 +177,6 @@ class HostCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __repr__(self) -> str:
-        return f"<HostCache {len(self)} conversations | {self.bytes} of {self._bytes_max} bytes>"
-
     def __getitem__(self, key: int) -> Entry:
         """Returns the entry and marks it as used."""
         self._entries.move_to_end(key)

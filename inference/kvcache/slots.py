@@ -149,10 +149,6 @@ class Slots:
         self.parked = HostCache(0) if parked is None else parked
         self.checkpoints = Checkpoints(0) if checkpoints is None else checkpoints
 
-    def __repr__(self) -> str:
-        live = sum(slot.live for slot in self._slots)
-        return f"<Slots {live} live | {self.resident} resident | {len(self._slots) - live - self.resident} empty>"
-
     def __getitem__(self, number: int) -> Slot:
         return self._slots[number]
 

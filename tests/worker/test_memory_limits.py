@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import resource
 import subprocess
 import sys
@@ -68,12 +67,12 @@ async def test_a_worker_with_little_memory_serves_less_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with open_model(load({"home": str(tmp_path), "memory_mb": "24"}, {}), Supervisor()) as model:
-        said, slots = capsys.readouterr().out, repr(model._engine)
+        said, slots = capsys.readouterr().out, model._engine._scheduler.slots.count
         prompt = model.encode(model.render([ChatMessage("user", "Hello!")]))
         answer = [delta async for delta in model.generate(prompt, Sampling(temperature=0, max_tokens=8))]
     assert said.count("\n") == 1 and said.startswith("There is memory for 1 stream of 2048 tokens")
     assert "8 streams and 8 resident slots of 2048 tokens in f16 would take" in said
-    assert answer and sum(map(int, re.findall(r"(\d+) (?:live|resident|empty)", slots))) == 1
+    assert answer and slots == 1
 
 
 async def test_a_worker_with_enough_memory_says_nothing_of_it(

@@ -448,7 +448,7 @@ def test_a_flood_of_people_leaves_one_slot_to_what_nobody_waits_for() -> None:
     batch = [shop.ask("b", Priority.BATCH, answer=5) for _ in range(3)]
     most = 0
     while not all(r and r.finish for r in batch):
-        while shop.scheduler.load.waiting + shop.scheduler.load.running < 10:
+        while shop.scheduler.load.total.waiting + shop.scheduler.load.total.running < 10:
             shop.ask("a", Priority.INTERACTIVE)
         shop.step()
         most = max(most, sum(r.priority is Priority.BATCH for r in shop.scheduler.requests if r.slot is not None))
@@ -519,7 +519,7 @@ def test_a_flood_of_batch_moves_the_first_tokens_of_people_by_no_more_than_the_s
         for number in range(200):
             shop.run_until(0.2 * number)
             people.append(shop.ask("a", Priority.INTERACTIVE, prompt=rng.randint(5, 95)))
-        assert not flood or shop.scheduler.load.waiting > 10  # to the end
+        assert not flood or shop.scheduler.load.total.waiting > 10  # to the end
         while not all(each and each.finish for each in people):
             shop.step()
         return sorted(ttft_s(each) for each in people if each)[190]
@@ -535,9 +535,9 @@ def test_what_has_ended_or_lost_its_place_counts_no_more_than_once() -> None:
     shop.ask("high", Priority.INTERACTIVE)
     shop.step()
     load = shop.scheduler.load
-    assert (load.running, load.waiting, load.tokens) == (4, 1, 50)
+    assert (load.total.running, load.total.waiting, load.total.tokens) == (4, 1, 50)
     shop.run_until(10**6)
-    assert (load.running, load.waiting, load.tokens) == (0, 0, 0)
+    assert (load.total.running, load.total.waiting, load.total.tokens) == (0, 0, 0)
     assert load.ahead(Priority.BATCH, "low", None, shop.now_ns, 10.0) == Ahead([], [])
 
 
@@ -613,7 +613,7 @@ def test_the_place_of_those_that_have_waited_for_too_long_gets_free_for_nobody_e
     for _ in range(3):
         shop.ask("b", Priority.BATCH, answer=50)
     for _ in range(3500):
-        while shop.scheduler.load.waiting + shop.scheduler.load.running < 8:
+        while shop.scheduler.load.total.waiting + shop.scheduler.load.total.running < 8:
             shop.ask("a", answer=50)
         shop.step()
         if any(r.keeps_slot and r.slot is not None for r in shop.scheduler.requests):
@@ -667,7 +667,7 @@ def test_the_time_without_a_slot_is_no_time_in_one() -> None:
     batch = shop.ask("b", Priority.BATCH, answer=5)
     shop.step()
     for _ in range(1500):
-        while shop.scheduler.load.waiting + shop.scheduler.load.running < 6:
+        while shop.scheduler.load.total.waiting + shop.scheduler.load.total.running < 6:
             shop.ask("a")
         shop.step()
     assert batch is not None and batch.preempted

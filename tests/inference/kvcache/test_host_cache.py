@@ -46,7 +46,7 @@ def test_the_least_recently_used_goes_when_the_bytes_run_out() -> None:
     _ = parked[parked.match(tokens(1), ANYONE)[0] or 0]  # used now
     parked.put(Entry(tuple(tokens(3)), ANYONE, state(10)))
     assert [parked.match(tokens(first), ANYONE)[1] > 0 for first in (1, 2, 3)] == [True, False, True]
-    assert repr(parked) == "<HostCache 2 conversations | 20 of 20 bytes>"
+    assert (len(parked), parked.bytes) == (2, 20)
 
 
 def test_a_longer_state_of_a_conversation_replaces_the_shorter_one() -> None:

@@ -42,7 +42,7 @@ def test_the_least_recently_used_conversation_makes_room() -> None:
         slots.place([first, 5, 5], ANYONE)
         finish(slots, number, [first, 5, 5])
     assert slots.place([3, 3, 3], ANYONE) == Placement(0, 0, 0)
-    assert repr(slots) == "<Slots 1 live | 1 resident | 0 empty>"
+    assert ([slots[number].live for number in range(2)], slots.resident) == ([True, False], 1)
 
 
 def live_with(slots: Slots, *, finished: list[int], count: int) -> Slots:
