@@ -79,7 +79,7 @@ class Executor:
     def _place(self, request: Request, placement: Placement, started_ns: int) -> None:
         logits = placement.logits
         try:
-            self._tiers.place(request, placement)
+            self._tiers.place(placement)
         except (InferenceError, MemoryError) as error:  # a state that cannot be restored costs time, not the request
             log.error("a prompt is recomputed from the start: %s", error)
             self._backend.truncate(placement.slot, 0)

@@ -173,6 +173,7 @@ class HostCache:
         self._uses: Counter[Root] = Counter()
         self._number = 0
         self.bytes = self.tokens = 0
+        self.roots_made = 0  # how often a prefix turned out to be shared
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -255,6 +256,7 @@ class HostCache:
         if others and (root is None or 2 * root.tokens < shared):
             places = regions(entry.state, shared)
             root = Root.of(entry.state, places, shared) if places else None
+            self.roots_made += root is not None
             for key in others:
                 if root is not None and self._entries[key].root is None:
                     self._keep(key, _cut(self._entries[key], root, regions))

@@ -1,16 +1,17 @@
 """The tiers of the KV cache: moves states between the device, host memory and disk. Owned by the engine's thread.
 
 A conversation moves from its slot to host memory, and from there to disk; it returns the same way when its next prompt
-arrives, before that is scheduled. A prefix that several conversations share is written to disk at once, and so is one
-that all tenants share: the next start reads it there.
+arrives, before that is scheduled. A conversation that shares its beginning with others in host memory is written to
+disk at once, and so is a prefix that all tenants share: the next start reads it there.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,10 +19,9 @@ from numpy.typing import NDArray
 
 from inference.backend import Backend
 from inference.errors import InferenceError
-from inference.kvcache.disk import DiskTier, chain
+from inference.kvcache.disk import DiskTier
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry, HostCache
 from inference.kvcache.slots import Placement, PromptEnd, Saved, Slots
-from inference.lru_cache import LruCache
 from inference.prompt import CacheScope
 from inference.request import Request
 from inference.trace import now_ns
@@ -31,36 +31,7 @@ log = logging.getLogger("firsttoken.engine")
 # Seconds per token of prefill until it has been measured: that of a mid-sized model on a CPU.
 PREFILL_S = 0.005
 WAIT_S_MAX = 2.0  # however much prefill a read would save: a disk slower than this does not help
-BRANCHES = 2  # different continuations of a prefix, besides its first one, that show that it is common
-BRANCH_TOKENS = 8  # tokens that distinguish continuations: the same question again does not count
-PREFIXES_MAX = 1000  # prefixes observed at a time, a few hundred bytes each
 SHARED = CacheScope("shared")  # of a saved state that is no more than a prefix that all tenants share
-
-
-class CommonPrefixes:
-    """Finds prefixes that several conversations share, such as a system prompt with its tools. Pure.
-
-    A prompt that diverges from a cached one in its middle shows that they share a prefix. When different prompts
-    diverge at the same position, that prefix is worth more than any one conversation.
-    """
-
-    def __init__(self) -> None:
-        self._branches: LruCache[tuple[CacheScope, bytes], set[tuple[int, ...]]] = LruCache(PREFIXES_MAX)
-
-    def diverged(self, prompt: Sequence[int], at: int, scope: CacheScope) -> bool:
-        """Record that a prompt differs from the cached one after `at` tokens. True if these just turned out to be
-        common."""
-        blocks = chain(prompt[:at], b"")
-        if not blocks:
-            return False
-        prefix = (scope, blocks[-1])
-        branches = self._branches.get(prefix) or set()
-        self._branches.put(prefix, branches)
-        branch = tuple(prompt[at : at + BRANCH_TOKENS])
-        if branch in branches or len(branches) == BRANCHES:
-            return False
-        branches.add(branch)
-        return len(branches) == BRANCHES
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +105,6 @@ class Tiers:
     def __init__(self, backend: Backend, slots: Slots, disk: DiskTier | None, wake: Callable[[], None]) -> None:
         self._backend, self._slots, self._disk, self._wake = backend, slots, disk, wake
         self.arrivals = Arrivals(disk)
-        self._common = CommonPrefixes()
         self.totals: Counter[str] = Counter()  # restored, restored_tokens, restore_ns
 
     @property
@@ -168,13 +138,11 @@ class Tiers:
 
     def park(self, saved: Saved) -> None:
         """Copy a slot's state to host memory."""
-        try:
+        with _keeping("a conversation"):
             scope = SHARED if self._slots.is_shared(saved.tokens, saved.scope) else saved.scope
             self._keep(Entry(saved.tokens, scope, self._backend.save(saved.slot)))
-        except (InferenceError, MemoryError) as error:  # a missing copy may cost a prefill, but no answer
-            log.error("a conversation could not be parked: %s", error)
 
-    def place(self, request: Request, placement: Placement) -> None:
+    def place(self, placement: Placement) -> None:
         """Prepare a slot for its new request: save, then restore, truncate or fork. Raises InferenceError."""
         if placement.saves:
             self.park(placement.saves)
@@ -185,18 +153,14 @@ class Tiers:
         else:
             self._backend.fork(placement.source, placement.slot, placement.reused, placement.state)
         self.totals["checkpoints_used"] += placement.checkpoint is not None
-        self._keep_common(request, placement)
         self.keep_checkpoint(placement.slot)
 
     def keep_checkpoint(self, number: int) -> None:
         """Keep the recurrent state of a slot if it is at a boundary."""
         slot = self._slots[number]
-        if slot.computed not in slot.boundaries:
-            return
-        try:
-            self._slots.keep_checkpoint(number, self._backend.checkpoint(number))
-        except (InferenceError, MemoryError) as error:  # a missing one may cost a prefill, but no answer
-            log.error("the state at a boundary could not be kept: %s", error)
+        if slot.computed in slot.boundaries:
+            with _keeping("the state at a boundary"):
+                self._slots.keep_checkpoint(number, self._backend.checkpoint(number))
 
     def keep_end(
         self, number: int, tokens: int, logits: NDArray[np.float32], *, goes_on: bool, ahead: bool = False
@@ -206,13 +170,11 @@ class Tiers:
         is no checkpoint: nobody has asked it yet, and of a text that is being written comes one with every pause."""
         stays = self._backend.rewinds or not goes_on
         apart = not (self._backend.rewinds or ahead) and self._slots.checkpoints.keeps
-        try:
+        with _keeping("the end of a prompt"):
             end = PromptEnd(tokens, logits.copy()) if stays or apart else None
             self._slots.keep_end(number, end if stays else None)
             if apart and end:
                 self._slots.keep_checkpoint(number, self._backend.checkpoint(number), end.logits)
-        except (InferenceError, MemoryError) as error:  # a missing one costs a step, but no answer
-            log.error("the end of a prompt could not be kept: %s", error)
 
     def keep_shared(self, number: int) -> None:
         """Write what a slot holds to disk, if all tenants share it: to compute the prompts of all agents takes most of
@@ -221,10 +183,8 @@ class Tiers:
         tokens = tuple(slot.tokens)
         if self._disk is None or not self._slots.is_shared(tokens, slot.scope) or self._disk.holds(tokens, SHARED):
             return
-        try:
+        with _keeping("a prefix that all share"):
             self._write(Entry(tokens, SHARED, self._backend.save(number)))
-        except (InferenceError, MemoryError) as error:  # a missing file may cost a prefill, but no answer
-            log.error("a prefix that all share could not be kept: %s", error)
 
     def close(self) -> None:
         """Write what is worth keeping to disk, most recently used first. Takes a few seconds at most."""
@@ -265,8 +225,13 @@ class Tiers:
         }
 
     def _keep(self, entry: Entry) -> None:
+        """One that turns out to share its beginning is written at once: a crash then costs no conversation that begins
+        with it a prefill."""
+        roots = self.parked.roots_made
         for gone in self.parked.put(entry, self._backend.regions):
             self._write(gone)
+        if self.parked.roots_made > roots:
+            self._write(entry)
 
     def _write(self, entry: Entry, *, patient: bool = False) -> None:
         """Write a conversation to disk, if there is one, with checkpoints from which prompts may go on."""
@@ -286,13 +251,11 @@ class Tiers:
         self.totals["restored_tokens"] += placement.reused
         self.totals["restore_ns"] += now_ns() - started
 
-    def _keep_common(self, request: Request, placement: Placement) -> None:
-        """Write a common prefix to disk while the slot holds it and nothing else: a crash then costs no conversation
-        that begins with it a prefill."""
-        diverges = placement.miss is not None and bool(placement.miss.held)
-        if self._disk is None or not diverges or placement.reused < PARK_TOKENS_MIN:
-            return
-        tokens, scope = request.tokens, request.scope
-        beginning = tuple(tokens[: placement.reused])
-        if self._common.diverged(tokens, placement.reused, scope) and not self._disk.holds(beginning, scope):
-            self._disk.write(Entry(beginning, scope, self._backend.save(placement.slot)))
+
+@contextmanager
+def _keeping(what: str) -> Iterator[None]:
+    """Without what is kept an answer takes longer, and nothing else."""
+    try:
+        yield
+    except (InferenceError, MemoryError) as error:
+        log.error("%s could not be kept: %s", what, error)
