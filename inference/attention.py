@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -56,6 +57,26 @@ def attention(layout: str, flash: str, *, gpu: bool, measured: Attention | None 
 def cells_read(tokens: int) -> int:
     """Cells that a row reads to attend to so many tokens, the row's own included."""
     return -(-tokens // CELLS_READ) * CELLS_READ
+
+
+def step_parts(rows: Iterable[tuple[int, int]]) -> Iterator[tuple[list[int], int]]:
+    """The parts into which a step is divided, each of which reads the whole model: slots in order, with the number of
+    rows of each -> the slots of each part, and how many rows it has of each.
+
+    With one KV stream per slot, llama.cpp computes the rows of several slots together only if the slots are
+    consecutive, and only as many rows of each as all of them have: three rows of one slot and one of the next are two
+    parts of two rows.
+    """
+    left = dict(rows)
+    while left:
+        together = [next(iter(left))]
+        while together[-1] + 1 in left:
+            together.append(together[-1] + 1)
+        each = min(left[slot] for slot in together)
+        yield together, each
+        for slot in together:
+            left[slot] -= each
+        left = {slot: count for slot, count in left.items() if count}
 
 
 def _name(names: dict[str, bool], value: bool) -> str:

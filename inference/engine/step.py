@@ -63,8 +63,7 @@ class Plan:
 
     def cost_follows_rows(self, *, parted: bool) -> bool:
         """Whether its duration says how long other steps with as many rows take. `parted`: slots have KV streams of
-        their own, so drafts of different lengths are computed in parts (see
-        inference.speculative.draft_length.step_parts)."""
+        their own, so drafts of different lengths are computed in parts (see inference.attention.step_parts)."""
         if any(work.scored or work.embeddings for work in self.work):  # logits, or a batch of its own, take longer
             return False
         return not parted or len({work.outputs or 1 for work in self.work}) == 1

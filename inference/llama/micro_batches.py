@@ -8,10 +8,10 @@ of 4,000 tokens, attention costs the row of a short one ten times as much as alo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 from math import inf
 
-from inference.attention import cells_read
+from inference.attention import cells_read, step_parts
 from inference.backend import Chunk
 
 # Longest gap of idle slots that is filled with a row each: a further part of a step costs as much as about eight rows.
@@ -31,7 +31,7 @@ def micro_batches(
     runs = list(_runs(chunks, length, context, inf))
     if model_cells < inf and sum(map(_masked, runs)) > model_cells:
         candidates = [runs, *(list(_runs(chunks, length, context, limit)) for limit in _limits(chunks))]
-        runs = min(candidates, key=lambda some: sum(_cost(_rows(run), model_cells) for run in some))
+        runs = min(candidates, key=lambda some: sum(_cost(run, model_cells) for run in some))
         if any(low[-1].slot + 1 == high[0].slot for low, high in pairwise(runs)):
             runs.reverse()  # slots that precede those of the micro-batch before begin another
     return [chunk for run in runs for chunk in run]
@@ -75,19 +75,11 @@ def _masked(run: Sequence[Chunk]) -> int:
     return sum([(most - _cells(chunk)) * len(chunk.tokens) for chunk in run])
 
 
-def _cost(rows: Sequence[tuple[int, int]], model_cells: float) -> float:
-    """Of a run whose slots have so many rows, which read so many cells: in cells, of which the model counts as many as
-    take as long to read."""
-    fewest = min(count for count, _ in rows)
-    cost = model_cells + fewest * len(rows) * max(cells for _, cells in rows)
-    for longer, rest in groupby(rows, key=lambda row: row[0] > fewest):
-        if longer:
-            cost += _cost([(count - fewest, cells) for count, cells in rest], model_cells)
-    return cost
-
-
-def _rows(run: Sequence[Chunk]) -> list[tuple[int, int]]:
-    return [(len(chunk.tokens), _cells(chunk)) for chunk in run]
+def _cost(run: Sequence[Chunk], model_cells: float) -> float:
+    """In cells that are read, of which the model counts as many as take as long to read."""
+    cells = {chunk.slot: _cells(chunk) for chunk in run}
+    parts = step_parts((chunk.slot, len(chunk.tokens)) for chunk in run)
+    return sum([model_cells + each * len(slots) * max(map(cells.__getitem__, slots)) for slots, each in parts])
 
 
 def _cells(chunk: Chunk) -> int:

@@ -8,10 +8,11 @@ streams of the step is chosen; 0 if every draft would be a loss.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+from inference.attention import step_parts
 from inference.config import DRAFT_TOKENS_MAX
 from inference.engine.step import StepCost
 from inference.generation import Acceptance
@@ -146,7 +147,8 @@ class DraftLength:
     def _verifying_s(self, streams: Sequence[Stream], drafts: Sequence[int]) -> float | None:
         rows = [(stream.slot, 1 + drafted) for stream, drafted in zip(streams, drafts, strict=True)]
         total_s = 0.0
-        for size in step_parts(rows) if self.parted else (sum(count for _, count in rows),):
+        whole = sum(count for _, count in rows)
+        for size in [len(slots) * each for slots, each in step_parts(rows)] if self.parted else [whole]:
             seconds = self.cost.predict(size)
             if seconds is None:
                 return None
@@ -161,23 +163,3 @@ def _promising(streams: Sequence[Stream]) -> bool:
 
 def _yields(k: int, streams: Iterable[Stream]) -> list[float]:
     return [stream.yields(min(k, stream.room)) for stream in streams]
-
-
-def step_parts(rows: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """The parts into which a step is divided, each of which reads the whole model: slots in order, with the number of
-    rows of each -> rows of each part.
-
-    With one KV stream per slot, llama.cpp computes the rows of several slots together only if the slots are
-    consecutive, and only as many rows of each as all of them have: three rows of one slot and one of the next are two
-    parts of two rows.
-    """
-    left = dict(rows)
-    while left:
-        together = [next(iter(left))]
-        while together[-1] + 1 in left:
-            together.append(together[-1] + 1)
-        each = min(left[slot] for slot in together)
-        yield each * len(together)
-        for slot in together:
-            left[slot] -= each
-        left = {slot: count for slot, count in left.items() if count}

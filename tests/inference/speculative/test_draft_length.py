@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from inference.attention import step_parts
 from inference.config import DRAFT_TOKENS_MAX
 from inference.engine.step import StepCost
 from inference.generation import PRIOR, Acceptance
-from inference.speculative.draft_length import REST_STEPS, DraftLength, Stream, step_parts
+from inference.speculative.draft_length import REST_STEPS, DraftLength, Stream
 
 
 def costs(row_s: float, more_s: float, draft_s: float) -> DraftLength:
@@ -180,4 +181,4 @@ def test_after_a_rest_the_question_is_asked_again() -> None:
 def test_rows_of_neighbours_are_together_as_far_as_all_have_some(
     rows: list[tuple[int, int]], expected: list[int]
 ) -> None:
-    assert list(step_parts(rows)) == expected
+    assert [len(slots) * each for slots, each in step_parts(rows)] == expected
