@@ -52,6 +52,9 @@ def read_metadata(model: LlamaModel) -> GgufMetadata:
     metadata = model.metadata()
     layers, _, _ = model.kv_shape
     kinds = (metadata.get("tokenizer.ggml.model", ""), metadata.get("tokenizer.ggml.pre", ""))
+    template = None
+    with suppress(InvalidTemplate):
+        template = ChatTemplate(model.chat_template, bos=model.bos_text, eos=model.eos_text)
     return GgufMetadata(
         path=model.path,
         file_bytes=model.path.stat().st_size,
@@ -65,8 +68,8 @@ def read_metadata(model: LlamaModel) -> GgufMetadata:
         vocabulary=model.vocabulary_size,
         tokenizer=" ".join(kind for kind in kinds if kind),
         template=template_kind(model.chat_template),
-        capabilities=_capabilities(model),
-        system=default_system(model.chat_template),
+        capabilities=template.capabilities if template else None,
+        system=template.default_system() if template else "",
         sampling=SamplingDefaults.read(metadata),
         licence=metadata.get("general.license", "not stated"),
     )
@@ -82,21 +85,8 @@ def title(stated: str, file_name: str) -> str:
     return file_name if is_of_a_run or NO_TITLE.fullmatch(stated.strip().lower()) else stated
 
 
-def default_system(template: str | None) -> str:
-    try:
-        return ChatTemplate(template).default_system()
-    except InvalidTemplate:
-        return ""
-
-
 def template_kind(template: str | None) -> str:
     """For display."""
     if template is None:
         return "none: not a chat model"
     return next((name for mark, name in TEMPLATE_MARKS.items() if mark in template), "of another family")
-
-
-def _capabilities(model: LlamaModel) -> Capabilities | None:
-    with suppress(InvalidTemplate):
-        return ChatTemplate(model.chat_template, bos=model.bos_text, eos=model.eos_text).capabilities
-    return None

@@ -6,6 +6,8 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
+from inference.cores import text_of
+
 NVIDIA_FOLDER = Path("/proc/driver/nvidia/gpus")
 CARDS, DOORS = Path("/sys/class/drm"), Path("/dev/dri")  # the kernel's devices, and the files that programs open
 VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # PCI ids; excludes GPUs that VMs emulate
@@ -17,14 +19,7 @@ def gpus() -> list[str]:
     if platform.system() == "Darwin" and platform.machine() == "arm64":
         found.append("Apple")
     for door in sorted(DOORS.glob("renderD*")):
-        vendor = VENDORS.get(_first_line(CARDS / door.name / "device" / "vendor"))
+        vendor = VENDORS.get(text_of(CARDS / door.name / "device" / "vendor").strip())
         if vendor is not None and vendor not in found:
             found.append(vendor)
     return found
-
-
-def _first_line(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

@@ -83,11 +83,7 @@ def _meminfo(wanted: str) -> int | None:
 
 
 def _lines(path: Path) -> list[tuple[str, str]]:
-    try:
-        text = path.read_text(errors="replace")
-    except OSError:
-        return []
-    pairs = (line.partition(":") for line in text.splitlines())
+    pairs = (line.partition(":") for line in text_of(path).splitlines())
     return [(name.strip(), value.strip()) for name, _, value in pairs]
 
 
