@@ -7,6 +7,7 @@ What no automaton can match is refused: lookaround, backreferences, anchors in t
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from inference.errors import InvalidSchema
 
@@ -21,95 +22,81 @@ KNOWN = {r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$": r"^[+-]?[0-9]{1,15}(?:\.[0-9]{0,15})
 _CODE = r"x[0-9a-fA-F]{2}|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}"
 _ONE = rf"\\(?:[nrtf]|{_CODE}|[^\sA-Za-z0-9])"  # an escape that stands for one character
 _SET = r"\\(?:[dDwWsS]|[pP]\{[A-Za-z_]+(?:=[A-Za-z_]+)?\})"
-_ATOM = re.compile(rf"{_ONE}|{_SET}|[^\\()\[\]{{}}*+?^$|]")
-_OPEN = re.compile(r"\((?!\?)|\(\?:|\(\?<[A-Za-z_][A-Za-z0-9_]*>|\|")
-_COUNT = re.compile(r"(?:[*+?]|\{(\d{1,4})(?:,(\d{0,4}))?\})\??")
-_CLASS = re.compile(r"\[(?:\^(?!\])|(?![\]^]))")
 _MEMBER = rf"(?:{_ONE}|[^\\\]])"
-_MEMBERS = re.compile(rf"({_MEMBER})-(?!\])({_MEMBER})|{_SET}(?!-[^\]])|{_MEMBER}")
+_TOKEN = re.compile(
+    rf"(?P<class>\[(?:\^(?!\])|(?![\]^]))(?:{_SET}|{_MEMBER})+\])"
+    r"|(?P<open>\((?!\?)|\(\?:|\(\?<[A-Za-z_][A-Za-z0-9_]*>)"
+    r"|(?P<count>(?:[*+?]|\{(?P<low>\d{1,4})(?:,(?P<high>\d{0,4}))?\})\??)"
+    rf"|(?P<atom>{_ONE}|{_SET}|[^\\()\[\]{{}}*+?^$|])"
+    r"|(?P<mark>[|)^$])"
+)
+_MEMBERS = re.compile(rf"({_MEMBER})-({_MEMBER})|{_SET}(?!-.)|{_MEMBER}", re.DOTALL)
 
 
 def translated(pattern: str, path: str) -> str:
     """Raises InvalidSchema with the position of the pattern."""
     if pattern in KNOWN:
         return KNOWN[pattern]
-    if len(pattern) > CHARS_MAX:
-        raise InvalidSchema(f"this pattern is not supported: it has more than {CHARS_MAX} characters", path)
-    return "".join(_Reader(pattern, path).parts())
+    try:
+        if len(pattern) > CHARS_MAX:
+            raise ValueError(f"it has more than {CHARS_MAX} characters")
+        return "".join(_parts(pattern))
+    except ValueError as error:
+        raise InvalidSchema(f"this pattern is not supported: {error}", path) from None
 
 
-class _Reader:
-    """Parses one expression from left to right."""
-
-    def __init__(self, pattern: str, path: str) -> None:
-        self._text = pattern
-        self._path = path
-        self._at = 0
-
-    def parts(self) -> list[str]:
-        parts: list[str] = []
-        begins, counts, depth = True, False, 0  # whether an anchor is allowed here, or a quantifier
-        while self._at < len(self._text):
-            if self._takes(_CLASS):
-                parts += [self._took, *self._members()]
-                begins, counts = False, True
-            elif self._takes(_OPEN):
-                parts.append(self._took)
-                depth += self._took != "|"
+def _parts(pattern: str) -> Iterator[str]:
+    at, depth = 0, 0
+    begins, counts = True, False  # whether an anchor is allowed here, or a quantifier
+    while at < len(pattern):
+        found = _TOKEN.match(pattern, at)
+        kind, token = (found.lastgroup, found[0]) if found else (None, pattern[at])
+        part = token
+        match kind, token:
+            case "class", _:
+                part, begins, counts = "".join(_class(token)), False, True
+            case "atom", _:
+                part, begins, counts = ANY if token == "." else _plain(token), False, True
+            case "open", _:
+                begins, counts, depth = True, False, depth + 1
+            case "mark", "|":
                 begins, counts = True, False
-            elif self._takes(_ATOM):
-                parts.append(ANY if self._took == "." else _plain(self._took))
-                begins, counts = False, True
-            elif counts and (found := self._takes(_COUNT)):
-                if found[2] and int(found[1]) > int(found[2]):
-                    raise self._refused("a repetition must go from the smaller number to the larger one")
-                parts.append(self._took)
+            case "mark", ")" if depth:
+                begins, counts, depth = False, True, depth - 1
+            case "count", _ if counts and found:
                 counts = False
-            elif depth and self._text[self._at] == ")":
-                parts.append(self._one())
-                depth -= 1
-                begins, counts = False, True
-            elif (begins and self._text[self._at] == "^") or self._ends():
-                parts.append(self._one())
+                if found["high"] and int(found["low"]) > int(found["high"]):
+                    raise ValueError("a repetition must go from the smaller number to the larger one")
+            case ("mark", "^") if begins:
                 counts = False
-            else:
-                raise self._refused()
-        if depth:
-            raise self._refused("a group is not closed")
-        return parts
+            case ("mark", "$") if pattern[at + 1 : at + 2] in ("", ")", "|"):
+                counts = False
+            case None, "[":
+                raise ValueError("a class is empty, or not closed")
+            case _:
+                raise ValueError(f"'{pattern[at : at + 4]}' is not supported here")
+        yield part
+        at += len(token)
+    if depth:
+        raise ValueError("a group is not closed")
 
-    def _members(self) -> list[str]:
-        """The rest of a character class."""
-        members = []
-        while self._text[self._at : self._at + 1] != "]":
-            found = self._takes(_MEMBERS)
-            if found is None:
-                raise self._refused("a class is not closed" if self._at == len(self._text) else "")
-            if found[1] is None:
-                members.append(_plain(self._took) if self._took.startswith("\\") else _member(self._took))
-            else:
-                if len(found[1]) == len(found[2]) == 1 and found[1] > found[2]:
-                    raise self._refused("a range must go from a lower character to a higher one")
-                members.append(f"{_member(found[1])}-{_member(found[2])}")
-        return [*members, self._one()]
 
-    def _takes(self, expression: re.Pattern[str]) -> re.Match[str] | None:
-        found = expression.match(self._text, self._at)
-        if found:
-            self._took = found[0]
-            self._at = found.end()
-        return found
-
-    def _one(self) -> str:
-        self._at += 1
-        return self._text[self._at - 1]
-
-    def _ends(self) -> bool:
-        return self._text[self._at] == "$" and self._text[self._at + 1 : self._at + 2] in ("", ")", "|")
-
-    def _refused(self, reason: str = "") -> InvalidSchema:
-        reason = reason or f"'{self._text[self._at : self._at + 4]}' is not supported here"
-        return InvalidSchema(f"this pattern is not supported: {reason}", self._path)
+def _class(text: str) -> Iterator[str]:
+    at, end = 2 if text.startswith("[^") else 1, len(text) - 1
+    yield text[:at]
+    while at < end:
+        found = _MEMBERS.match(text, at, end)
+        if found is None:
+            raise ValueError(f"'{text[at : at + 4]}' is not supported in a class")
+        first, last = found.groups()
+        if first is None:
+            yield _plain(found[0]) if found[0].startswith("\\") else _member(found[0])
+        elif len(first) == len(last) == 1 and first > last:
+            raise ValueError("a range must go from a lower character to a higher one")
+        else:
+            yield f"{_member(first)}-{_member(last)}"
+        at = found.end()
+    yield "]"
 
 
 def _plain(atom: str) -> str:
