@@ -75,7 +75,7 @@ class RemoteModel(TextModel):
 
     async def start(self) -> None:
         """Check all engines once. A worker may start before they do: until one is up, it refuses turns."""
-        await self._look()
+        await asyncio.gather(*map(self._look, self._fleet.upstreams))
 
     async def watch(self, healthy: Callable[[], None]) -> None:
         """Check the engines for ever, each in its own task, since one whose machine is gone takes seconds."""
@@ -86,10 +86,7 @@ class RemoteModel(TextModel):
     async def _watch(self, upstream: Upstream, healthy: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(LOOK_S if upstream.is_up else LOOK_AGAIN_S)
-            await self._look_at(upstream)
-            self._learn()
-            if upstream.is_up:  # checks of an engine that is away are frequent, and must not overload a full one
-                self._resume()
+            await self._look(upstream)
             healthy()
 
     async def close(self) -> None:
@@ -180,24 +177,17 @@ class RemoteModel(TextModel):
         self._totals["cached_tokens"] += generation.facts.cached_tokens
         self._totals["continued"] += generation.moves
 
-    async def _look(self) -> None:
-        await asyncio.gather(*map(self._look_at, self._fleet.upstreams))
-        self._learn()
-        if not self.failed:
-            self._resume()
-
-    def _learn(self) -> None:
-        """Apply the results of the health checks to the model and to its running generations."""
+    async def _look(self, upstream: Upstream) -> None:
+        """Check an engine, and apply what is then known of all to the model and to its running generations."""
+        await self._check(upstream)
         contexts = (each.facts.context for each in self._fleet.up if each.facts and each.facts.context)
         self.context_length = min((self._context_max, *contexts))  # a session may move to any of them
         for generation in tuple(self._going):
             generation.look()
+            if upstream.is_up:  # checks of an engine that is away are frequent, and must not overload a full one
+                generation.resume()
 
-    def _resume(self) -> None:
-        for generation in tuple(self._going):
-            generation.resume()
-
-    async def _look_at(self, upstream: Upstream) -> None:
+    async def _check(self, upstream: Upstream) -> None:
         try:
             health = await self._transport.get(upstream.url, "/health", LOOK_TIMEOUT_S)
             if health.status != 200:

@@ -280,14 +280,14 @@ async def test_a_begun_answer_waits_for_an_engine_that_comes_back_and_is_full_at
     network.away.update(URLS)
     network.last.receiver.lost("killed", reached=True)
     network.last.receiver.lost("refused", reached=False)  # at the other one
-    await model._look()
+    await model.start()
     assert (len(network.posts), model.failed, generation.finish) == (2, "no engine is reachable", None)
     network.away.clear()
-    await model._look()
+    await model.start()
     network.last.receiver.refused(error(429, "rate_limit_exceeded"))
     network.last.receiver.refused(error(429, "rate_limit_exceeded"))
     assert generation.finish is None  # it has said something: it waits for room
-    await model._look()
+    await model.start()
     assert network.last.body["token_ids"] == [*PROMPT, 350]
     network.last.receiver.received(tokens(351, finish="stop") + END)
     assert generation.ids == [350, 351] and not model._going
@@ -297,7 +297,7 @@ async def test_who_has_seen_nothing_yet_waits_a_moment_for_an_engine_that_was_ju
     model: RemoteModel, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network.away = {URLS[0]}
-    await model._look()
+    await model.start()
     generation = model.generate(PROMPT, GREEDY)
     network.away = {URLS[1]}
     network.last.receiver.refused(error(503, "shutting_down"))
@@ -324,13 +324,13 @@ async def test_who_was_let_in_and_has_no_token_yet_waits_as_an_answer_does(
     network.away.update(URLS)
     network.last.receiver.lost("killed", reached=True)
     network.last.receiver.lost("refused", reached=False)  # at the other one
-    await model._look()  # by now who has seen nothing would have been refused
+    await model.start()  # by now who has seen nothing would have been refused
     assert model.stats()["running"] + model.stats()["waiting"] == 1
     network.away.clear()
-    await model._look()
+    await model.start()
     network.last.receiver.refused(error(429, "rate_limit_exceeded"))
     network.last.receiver.refused(error(429, "rate_limit_exceeded"))
-    await model._look()
+    await model.start()
     network.last.receiver.received(tokens(350, finish="stop") + END)
     assert (generation.ids, generation.finish) == ([350], Finish.STOP)
 
@@ -341,13 +341,13 @@ async def test_an_answer_whose_time_is_over_is_sent_on_by_no_look(model: RemoteM
     network.last.receiver.lost("killed", reached=True)  # it is at the other one now
     generation._give_up_at = asyncio.get_running_loop().time()
     network.last.receiver.lost("killed", reached=True)
-    model._resume()  # in the same moment, before any timer
+    generation.resume()  # in the same moment, before any timer
     assert (generation.finish, len(network.posts)) == (Finish.ERROR, 2)
 
 
 async def test_an_engine_whose_machine_is_gone_holds_up_no_look_at_others(model: RemoteModel, network: Network) -> None:
     network.hanging, network.away = {URLS[0]}, {URLS[1]}
-    await model._look_at(model._fleet.upstreams[1])
+    await model._look(model._fleet.upstreams[1])
     assert model.stats()["engines_up"] == 1
     network.away = set()
     with watching(model):
@@ -358,7 +358,7 @@ async def test_looks_at_an_engine_that_is_away_send_nobody_to_one_that_is_full(
     model: RemoteModel, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network.away = {URLS[0]}
-    await model._look()
+    await model.start()
     generation = model.generate(PROMPT, GREEDY)
     network.last.receiver.received(tokens(350))
     network.last.receiver.refused(error(429, "rate_limit_exceeded"))
@@ -386,7 +386,7 @@ async def test_an_answer_does_not_wait_for_ever_and_takes_no_more_than_a_few_eng
     for _ in range(remote_generation.LOSSES_MAX):
         assert deadly.finish is None
         network.last.receiver.lost("it crashed", reached=True)
-        await model._look()
+        await model.start()
     network.last.receiver.lost("it crashed", reached=True)
     assert deadly.finish is Finish.ERROR
 
@@ -400,7 +400,7 @@ async def test_an_answer_that_progresses_goes_on_however_many_engines_are_replac
     for token in written:
         network.last.receiver.received(tokens(token))
         network.last.receiver.lost("it was replaced", reached=True)
-        await model._look()
+        await model.start()
     assert (generation.ids, generation.finish) == (written, None)
     generation.cancel()
 
@@ -481,14 +481,14 @@ async def test_without_any_engine_turns_are_refused_at_once_until_one_is_back(
     model: RemoteModel, network: Network
 ) -> None:
     network.away = set(URLS)
-    await model._look()
+    await model.start()
     assert model.failed == "no engine is reachable"
     for ask in (lambda: model.generate(PROMPT, GREEDY), lambda: model.expect(Due())):
         with pytest.raises(EnginesAway):
             ask()
     assert model.prefill_ahead(PROMPT) is None and network.posts == []
     network.away = {URLS[0]}
-    await model._look()
+    await model.start()
     assert model.generate(PROMPT, GREEDY).upstream is not None
     assert model.stats()["engines_up"] == 1
 
@@ -505,7 +505,7 @@ async def test_streams_of_an_engine_that_hangs_go_on_elsewhere(model: RemoteMode
     network.get = silent  # type: ignore[method-assign]
     for _ in range(3):
         assert len(network.posts) == 1
-        await model._look()
+        await model.start()
     assert hanging.closed and network.last.url != hanging.url and generation.moves == 1
 
 
@@ -520,10 +520,10 @@ async def test_an_answer_that_waits_for_engines_that_hang_goes_on_when_they_are_
 
     network.get = silent  # type: ignore[method-assign]
     for _ in range(remote_model.MISSES_MAX + remote_generation.LOSSES_MAX + 1):
-        await model._look()
+        await model.start()
         assert generation.finish is None
     network.get = get  # type: ignore[method-assign]
-    await model._look()
+    await model.start()
     network.last.receiver.received(tokens(351, finish="stop") + END)
     assert (generation.ids, generation.finish) == ([350, 351], Finish.STOP)
 

@@ -141,5 +141,5 @@ async def test_no_engine_that_is_none_of_ours_promises_the_same_tokens(address: 
         with pytest.raises(NotDeterministic):
             model.generate(prompt_of(model), replace(LONG, deterministic=True))
         model.vocabulary_digest, upstream.away = "another", "to be met again"
-        await model._look()
+        await model.start()
         assert upstream.away == "its model has a different vocabulary" and model.failed is not None
