@@ -6,8 +6,9 @@ import ctypes
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from inference.llama.library import call, lib
+from inference.llama.library import lib
 from inference.weight_placement import NONE, Split
 
 _DISCRETE, _INTEGRATED = 1, 2  # of ggml_backend_dev_type
@@ -40,8 +41,8 @@ class Device:
 def devices() -> list[Device]:
     """All devices, GPUs first, in llama.cpp's order."""
     return [
-        _device(call("ggml_backend_dev_get", ctypes.c_void_p, i))
-        for i in range(call("ggml_backend_dev_count", ctypes.c_size_t))
+        _device(_ggml("ggml_backend_dev_get", ctypes.c_void_p, i))
+        for i in range(_ggml("ggml_backend_dev_count", ctypes.c_size_t))
     ]
 
 
@@ -59,9 +60,9 @@ def computing(found: Sequence[Device], split: Split) -> list[Device]:
 def backends() -> list[str]:
     """The backends of this build, in llama.cpp's names: ["CUDA", "CPU"]. There may be no device for one."""
     names = []
-    for i in range(call("ggml_backend_reg_count", ctypes.c_size_t)):
-        handle = ctypes.c_void_p(call("ggml_backend_reg_get", ctypes.c_void_p, i))
-        names.append(_known_as(call("ggml_backend_reg_name", ctypes.c_char_p, handle).decode()))
+    for i in range(_ggml("ggml_backend_reg_count", ctypes.c_size_t)):
+        handle = ctypes.c_void_p(_ggml("ggml_backend_reg_get", ctypes.c_void_p, i))
+        names.append(_known_as(_ggml("ggml_backend_reg_name", ctypes.c_char_p, handle).decode()))
     return names
 
 
@@ -71,12 +72,19 @@ def _known_as(name: str) -> str:
 
 def _device(handle: int) -> Device:
     device, free, total = ctypes.c_void_p(handle), ctypes.c_size_t(), ctypes.c_size_t()
-    call("ggml_backend_dev_memory", None, device, ctypes.byref(free), ctypes.byref(total))
-    texts = (call(f"ggml_backend_dev_{what}", ctypes.c_char_p, device) for what in ("name", "description"))
+    _ggml("ggml_backend_dev_memory", None, device, ctypes.byref(free), ctypes.byref(total))
+    texts = (_ggml(f"ggml_backend_dev_{what}", ctypes.c_char_p, device) for what in ("name", "description"))
     name, description = (text.decode("utf-8", "replace") for text in texts)
-    kind = call("ggml_backend_dev_type", ctypes.c_int, device)
+    kind = _ggml("ggml_backend_dev_type", ctypes.c_int, device)
     is_gpu = kind in (_DISCRETE, _INTEGRATED)
     return Device(name, description, is_gpu, total.value, free.value, kind == _INTEGRATED)
+
+
+def _ggml(name: str, result: Any, *arguments: Any) -> Any:
+    """Call a function of the library below llama.cpp, which the bindings do not cover."""
+    function = lib._lib[name]  # a new object at each look-up, so its types are not shared
+    function.restype = result
+    return function(*(ctypes.c_size_t(argument) if isinstance(argument, int) else argument for argument in arguments))
 
 
 def build_features() -> dict[str, str]:

@@ -85,13 +85,6 @@ tokenize_short = _short_call(
 )
 
 
-def call(name: str, result: Any, *arguments: Any) -> Any:
-    """Call a function of the libraries below llama.cpp, which the bindings do not cover."""
-    function = lib._lib[name]  # a new object at each look-up, so its types are not shared
-    function.restype = result
-    return function(*(ctypes.c_size_t(argument) if isinstance(argument, int) else argument for argument in arguments))
-
-
 @contextmanager
 def complaints() -> Iterator[list[str]]:
     """Errors that the library logs within the block, on any thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -15,7 +16,6 @@ from typing import Any, TypeAlias
 
 from inference.attention import AUTO
 from inference.errors import EngineStopped, InferenceError, ModelNotLoaded, OutOfDeviceMemory, UnknownToken
-from inference.llama import gguf_head
 from inference.llama.library import complaints, end_compute_threads, has_gpu, lib, no_memory, tokenize_short
 from inference.tokenizer import significant_tokens
 from inference.weight_placement import LAYER, NONE, ROW, Split
@@ -201,10 +201,6 @@ class LlamaModel:
             for i in range(lib.llama_model_meta_count(self.handle))
         }
 
-    def numbers(self, key: str) -> Sequence[int]:
-        """The array of whole numbers that the header has under a key; empty without one."""
-        return gguf_head.numbers(self.path, key)
-
     @property
     def chat_template(self) -> str | None:
         """Raises ModelNotLoaded if it is damaged."""
@@ -231,11 +227,10 @@ class LlamaModel:
 
     @property
     def scores(self) -> int:
-        """Number of outputs of a rank head, if the file declares one and contains it; else 0. llama.cpp would return
-        arbitrary scores without it."""
+        """Number of outputs of a rank head, if the file declares one and contains it; else 0."""
         if self.pooling != lib.LLAMA_POOLING_TYPE_RANK:
             return 0
-        has_head = any(gguf_head.names_tensor(self.path, name) for name in _HEADS)
+        has_head = any(self._holds(name) for name in _HEADS)
         return int(lib.llama_model_n_cls_out(self.handle)) if has_head else 0
 
     @property
@@ -343,6 +338,13 @@ class LlamaModel:
         buffer = ctypes.create_string_buffer(room)
         length = lib.llama_detokenize(self._vocabulary, tokens, len(ids), buffer, room, False, False)
         return buffer.raw[: max(0, length)].decode("utf-8", "replace")
+
+    def _holds(self, tensor: str) -> bool:
+        """Whether the file names this tensor. llama.cpp does not report it, and would return arbitrary scores without
+        it."""
+        name = tensor.encode()
+        with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(len(name).to_bytes(8, "little") + name) >= 0
 
     @cached_property  # many models are opened for their numbers alone
     def _marks(self) -> tuple[re.Pattern[str], re.Pattern[str]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from inference.attention import F16, Q4_0, Q8_0, Attention
 from inference.config import EngineConfig
 from inference.llama import LlamaModel
+from inference.provisioning.gguf_head import numbers
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX
 from inference.weight_placement import HOST
 
@@ -62,7 +64,8 @@ class Proportions:
         architecture = metadata.get("general.architecture", "")
         prefix, usual = f"{architecture}.attention", model.dimensions // max(1, heads)
         key, value = (int(metadata.get(f"{prefix}.{part}_length", usual)) for part in ("key", "value"))
-        heads_of = model.numbers(f"{prefix}.head_count_kv") if model.recurs else ()
+        of_layers = partial(numbers, model.path)
+        heads_of = of_layers(f"{prefix}.head_count_kv") if model.recurs else ()
         every = int(metadata.get(f"{architecture}.full_attention_interval", 1))
         recurrent = sum(not each for each in heads_of) if heads_of else layers - layers // every
         return cls(
@@ -75,7 +78,7 @@ class Proportions:
             key=key,
             value=value,
             window=model.window,
-            windowed=_windowed(layers, architecture, metadata, model.numbers) if model.window else 0,
+            windowed=_windowed(layers, architecture, metadata, of_layers) if model.window else 0,
             recurrent=recurrent if model.recurs else 0,
             state_bytes=_state_bytes(model.dimensions, architecture, metadata) if model.recurs else 0,
         )

@@ -6,33 +6,22 @@ result has eight bits per weight: on the coarser grid of its base, most of the c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
-from gguf import (
-    GGML_QUANT_SIZES,
-    GGMLQuantizationType,
-    GGUFReader,
-    GGUFValueType,
-    GGUFWriter,
-    LlamaFileType,
-    ReaderTensor,
-)
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
 from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
 from inference.cores import usable_cores
+from inference.provisioning.gguf_head import Head, Tensor, number, read_only, stated
 
 BLOCK = 32  # weights that share a scale in Q8_0: a row must be a multiple of it
 AT_ONCE = 2**15  # weights: in a core's own cache; of whole matrices, the library computes 16 rows at a time
 KEPT = (GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0)  # where the adapter changes nothing
-ARCHITECTURE = "general.architecture"
-KINDS = {str: GGUFValueType.STRING, int: GGUFValueType.UINT32, float: GGUFValueType.FLOAT32}
-# B [outputs, rank] and A [rank, inputs], of which alpha / rank * B A is added to the weights.
-Change: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def merge(base: Path, adapter: Path, target: Path, metadata: Mapping[str, str | int | float]) -> None:
@@ -41,84 +30,109 @@ def merge(base: Path, adapter: Path, target: Path, metadata: Mapping[str, str | 
     Raises ValueError if a file is damaged, or the adapter has a change for a matrix that the base does not have, or not
     in this size; OSError when the disk fails.
     """
-    before = _opened(base)
-    changes = _changes(_opened(adapter), {tensor.name: _shape(tensor) for tensor in before.tensors}, base.name)
-    kinds = [_kind(tensor, changed=tensor.name in changes) for tensor in before.tensors]
-    stated = {name: field for name, field in before.fields.items() if not name.startswith("GGUF.")}
-    values = {name: (field.contents(), field.types[0], field.types[-1]) for name, field in stated.items()}
+    before, changes = _Weights(base), _Changes(adapter)
+    changes.check(before)
     told = {**metadata, "general.file_type": int(LlamaFileType.MOSTLY_Q8_0)}
-    values |= {name: (value, KINDS[type(value)], KINDS[type(value)]) for name, value in told.items()}
-    writer = GGUFWriter(target, values.pop(ARCHITECTURE)[0])
-    writer.data_alignment = before.alignment
-    for name, (value, kind, element) in values.items():
-        writer.add_key_value(name, value, kind, element if kind is GGUFValueType.ARRAY else None)
-    for tensor, wanted in zip(before.tensors, kinds, strict=True):
-        bytes_ = _bytes(int(tensor.n_elements), wanted)
-        writer.add_tensor_info(tensor.name, _shape(tensor), np.dtype(np.float32), bytes_, raw_dtype=wanted)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
+    values = {**before.head.values, **{name: stated(value) for name, value in told.items()}}
+    place, tensors = 0, list[Tensor]()
+    for tensor in before.head.tensors:
+        tensors.append(replace(tensor, kind=_kind(tensor, changed=tensor.name in changes), offset=place))
+        place = before.head.aligned(place + _bytes(tensors[-1]))
+    head = Head(values, tensors)
 
-    def made(tensor: ReaderTensor, wanted: GGMLQuantizationType) -> NDArray[np.generic]:
-        return _made(tensor, wanted, changes.get(tensor.name))
+    def made(tensor: Tensor, wanted: Tensor) -> list[memoryview]:
+        return list(_made(before.raw(tensor), tensor, wanted, changes.of(tensor)))
 
-    with ThreadPoolExecutor(usable_cores()) as threads:
-        for weights in threads.map(made, before.tensors, kinds):
-            writer.write_tensor_data(weights)
-    writer.close()
-
-
-def _opened(path: Path) -> GGUFReader:
-    try:
-        return GGUFReader(path)
-    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{path.name} is damaged or incomplete ({error})") from error
+    with target.open("wb") as file:
+        file.write(head.packed())
+        start = file.tell()
+        with ThreadPoolExecutor(usable_cores()) as threads:
+            for tensor, parts in zip(tensors, threads.map(made, before.head.tensors, tensors), strict=True):
+                file.write(bytes(start + tensor.offset - file.tell()))
+                file.writelines(parts)
+        file.write(bytes(start + place - file.tell()))
 
 
-def _changes(adapter: GGUFReader, shapes: Mapping[str, tuple[int, ...]], base: str) -> dict[str, Change]:
-    """By the names of the matrices. `shapes`: [outputs, inputs] of those that `base` has. Raises ValueError."""
-    alpha = adapter.fields.get("adapter.lora.alpha")
-    if alpha is None:
-        raise ValueError("it does not state adapter.lora.alpha")
-    parts = {tensor.name: dequantize(tensor.data, tensor.tensor_type) for tensor in adapter.tensors}
-    changes = dict[str, Change]()
-    for name in sorted({part.rpartition(".lora_")[0] for part in parts}):
-        if name not in shapes:
-            raise ValueError(f"it changes {name}, which {base} does not have")
-        down, up = (parts.get(f"{name}.lora_{part}") for part in "ab")
-        if down is None or up is None:
-            raise ValueError(f"it has one half of its change of {name}")
-        if (changed := (len(up), down.shape[1])) != shapes[name]:
-            raise ValueError(f"its change of {name} is {changed}, the weights are {shapes[name]}")
-        changes[name] = up.astype(np.float64), alpha.contents() / len(down) * down.astype(np.float64)
-    return changes
+class _Weights:
+    """The tensors of a file, as its bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.name, self._file = path.name, read_only(path)
+        self.head, self._start = Head.read(self._file)
+        self.by_name = {tensor.name: tensor for tensor in self.head.tensors}
+        for tensor in self.head.tensors:  # a part of a tensor would pass for all of it
+            if not tensor.shape or self._start + tensor.offset + _bytes(tensor) > len(self._file):
+                raise ValueError(f"{self.name} does not have all of {tensor.name}")
+
+    def raw(self, tensor: Tensor) -> memoryview:
+        begin = self._start + tensor.offset
+        return self._file[begin : begin + _bytes(tensor)]
+
+    def numbers(self, tensor: Tensor) -> NDArray[np.float32]:
+        """[outputs, inputs]"""
+        return _numbers(self.raw(tensor), tensor).reshape(tensor.shape[::-1])
 
 
-def _shape(tensor: ReaderTensor) -> tuple[int, ...]:
-    return tuple(map(int, reversed(tensor.shape)))
+class _Changes:
+    """The changes of an adapter by the names of the matrices."""
+
+    def __init__(self, adapter: Path) -> None:
+        self._weights = _Weights(adapter)
+        alpha = self._weights.head.values.get("adapter.lora.alpha")
+        if alpha is None:
+            raise ValueError("it does not state adapter.lora.alpha")
+        self._alpha = number(alpha)
+
+    def __contains__(self, name: str) -> bool:
+        return f"{name}.lora_a" in self._weights.by_name
+
+    def check(self, base: _Weights) -> None:
+        """Raises ValueError."""
+        for name in sorted({part.rpartition(".lora_")[0] for part in self._weights.by_name}):
+            if name not in base.by_name:
+                raise ValueError(f"it changes {name}, which {base.name} does not have")
+            parts = [each for part in "ab" if (each := self._weights.by_name.get(f"{name}.lora_{part}"))]
+            if len(parts) != 2:
+                raise ValueError(f"it has one half of its change of {name}")
+            (inputs, _), (_, outputs) = (part.shape for part in parts)
+            if (inputs, outputs) != (shape := base.by_name[name].shape):
+                raise ValueError(f"its change of {name} is {(outputs, inputs)}, the weights are {shape[::-1]}")
+
+    def of(self, tensor: Tensor) -> NDArray[np.float64] | None:
+        """alpha / rank * B A, flat; None if this matrix stays as it is."""
+        if tensor.name not in self:
+            return None
+        parts = (self._weights.by_name[f"{tensor.name}.lora_{part}"] for part in "ab")
+        down, up = (self._weights.numbers(part).astype(np.float64) for part in parts)
+        return (up @ (self._alpha / len(down) * down)).reshape(-1)
 
 
-def _kind(tensor: ReaderTensor, *, changed: bool) -> GGMLQuantizationType:
-    if tensor.tensor_type in KEPT and not changed:
-        return tensor.tensor_type
-    return GGMLQuantizationType.F16 if tensor.shape[0] % BLOCK else GGMLQuantizationType.Q8_0
+def _kind(tensor: Tensor, *, changed: bool) -> int:
+    if tensor.kind in KEPT and not changed:
+        return tensor.kind
+    return int(GGMLQuantizationType.F16 if tensor.shape[0] % BLOCK else GGMLQuantizationType.Q8_0)
 
 
-def _bytes(weights: int, kind: GGMLQuantizationType) -> int:
-    block, size = GGML_QUANT_SIZES[kind]
-    return weights // block * size
+def _bytes(tensor: Tensor, weights: int | None = None) -> int:
+    """Of the whole tensor, or of so many weights."""
+    block, size = GGML_QUANT_SIZES[GGMLQuantizationType(tensor.kind)]
+    return (tensor.weights if weights is None else weights) // block * size
 
 
-def _made(tensor: ReaderTensor, wanted: GGMLQuantizationType, change: Change | None) -> NDArray[np.generic]:
-    kind = tensor.tensor_type
-    if change is None and wanted == kind:
-        return tensor.data
-    raw, added = tensor.data.reshape(-1).view(np.uint8), None if change is None else (change[0] @ change[1]).reshape(-1)
-    parts = []
-    for first in range(0, int(tensor.n_elements), AT_ONCE):
-        weights = dequantize(raw[_bytes(first, kind) : _bytes(first + AT_ONCE, kind)], kind)
-        if added is not None:
+def _made(raw: memoryview, tensor: Tensor, wanted: Tensor, change: NDArray[np.float64] | None) -> Iterator[memoryview]:
+    if change is None and wanted.kind == tensor.kind:
+        yield raw
+        return
+    for first in range(0, tensor.weights, AT_ONCE):
+        some = raw[_bytes(tensor, first) : _bytes(tensor, first + AT_ONCE)]
+        weights = _numbers(some, tensor)
+        if change is not None:
             # In 64 bits, so that processors which add in another order round to the same weights.
-            weights = (weights + added[first : first + AT_ONCE]).astype(np.float32)
-        parts.append(quantize(weights, wanted))
-    return np.concatenate(parts)
+            weights = (weights + change[first : first + AT_ONCE]).astype(np.float32)
+        yield quantize(weights, GGMLQuantizationType(wanted.kind)).data
+
+
+def _numbers(raw: memoryview, tensor: Tensor) -> NDArray[np.float32]:
+    """Flat: some of its weights, or all."""
+    numbers: NDArray[np.float32] = dequantize(np.frombuffer(raw, np.uint8), GGMLQuantizationType(tensor.kind))
+    return numbers

@@ -57,7 +57,7 @@ def test_a_file_that_has_lost_its_end_makes_no_weights(tmp_path: Path, changes: 
     cut = tmp_path / "cut.gguf"
     for whole, pair in ((CHAT_MODEL, (cut, adapter)), (adapter, (CHAT_MODEL, cut))):
         cut.write_bytes(whole.read_bytes()[:-100])
-        with pytest.raises(ValueError, match=r"^cut\.gguf is damaged or incomplete"):
+        with pytest.raises(ValueError, match=r"cut\.gguf does not have all of "):
             merge(*pair, tmp_path / "merged.gguf", {})
     assert not (tmp_path / "merged.gguf").exists()
 
