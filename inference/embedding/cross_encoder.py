@@ -18,16 +18,14 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.embedding.embedder import QUERY_CHARS_MAX
+from inference.embedding.embedder import QUERY_CHARS_MAX, try_isolated
 from inference.errors import ModelNotLoaded
 from inference.llama import LlamaModel, RankContext, batches
-from inference.provisioning.isolated_process import Isolated, RunFailed
 
 PAIR_TOKENS_MAX = 512  # what most of them were trained on; the rest of a longer text is ignored
 QUERY_TOKENS_MAX = 128  # longer questions are truncated, so that space for the text remains
 ROWS_MAX = 2048
 SEQUENCES_MAX = 64
-TRIAL_S = 60.0
 SMOOTHING = 0.3  # weight of the newest batch in the measured cost
 # Scored while loading, to know the cost of a token before the first query.
 SAMPLE = ["the quick brown fox jumps over the lazy dog " * 8] * 4
@@ -50,10 +48,10 @@ class CrossEncoder:
         """Raises ModelNotLoaded, saying what the model lacks for ranking."""
         model = _checked(path)
         try:
-            Isolated(_try, timeout_s=TRIAL_S)(path)
-        except RunFailed as error:
+            try_isolated(path, _rank_something, "rank")
+        except ModelNotLoaded:
             model.close()
-            raise ModelNotLoaded(f"{path.name} cannot rank: {error}") from error
+            raise
         return cls(model, threads)
 
     def close(self) -> None:
@@ -110,7 +108,7 @@ def _checked(path: Path) -> LlamaModel:
     raise ModelNotLoaded(f"{path.name} has no head for ranking with one output")
 
 
-def _try(path: Path) -> None:
+def _rank_something(path: Path) -> None:
     encoder = CrossEncoder(_checked(path), threads=1)
     scores = encoder._score("a query", SAMPLE, budget_ms=1.0)
     encoder.close()

@@ -17,7 +17,6 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.bundled import EMBEDDER
 from inference.embedding.windows import (
     REFERENCE_TEXT,
     PassageVectors,
@@ -222,20 +221,17 @@ def _bytes(query: Query, vectors: QueryVectors) -> int:
     return QUERY_BYTES + 4 * len(query.text) + vectors.vector.nbytes + vectors.tokens.nbytes
 
 
-def try_isolated(path: Path) -> None:
-    """Try a file in a separate process: native code reading an untrusted file must not crash this one.
-
-    Blocks for a second, except for the bundled model. Raises ModelNotLoaded.
-    """
-    if path == EMBEDDER:
-        return
+def try_isolated(path: Path, use: Callable[[Path], None], what: str) -> None:
+    """Use a file in a separate process: native code reading an untrusted file must not crash this one. Blocks for a
+    second. Raises ModelNotLoaded: it cannot do `what`."""
     try:
-        Isolated(_try, timeout_s=TRIAL_S)(path)
+        Isolated(use, timeout_s=TRIAL_S)(path)
     except RunFailed as error:
-        raise ModelNotLoaded(f"{path.name} cannot embed: {error}") from error
+        raise ModelNotLoaded(f"{path.name} cannot {what}: {error}") from error
 
 
-def _try(path: Path) -> None:
+def embed_something(path: Path) -> None:
+    """Raises ModelNotLoaded."""
     embedder = Embedder.load(path, queries_bytes_max=0)
     vectors = asyncio.run(embedder.embed(["a text", "many words in a text " * TOKENS_MAX]))
     embedder.close()

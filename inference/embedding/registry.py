@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from inference.embedding.embedder import Embedder, pool_of, try_isolated
+from inference.bundled import EMBEDDER
+from inference.embedding.embedder import Embedder, embed_something, pool_of, try_isolated
 from inference.errors import EmbedderNotLoaded, EngineStopped, ModelNotLoaded, UnknownEmbedder
 from inference.llama import FileVersion, LlamaModel, version_of
 
@@ -39,8 +40,9 @@ class EmbedderFile:
 
     @classmethod
     def tried(cls, path: Path) -> EmbedderFile:
-        """Like `examine`, for an untrusted file. Takes a second."""
-        try_isolated(path)
+        """Like `examine`, for a file that may be untrusted, which takes a second."""
+        if path != EMBEDDER:
+            try_isolated(path, embed_something, "embed")
         return cls.examine(path)
 
     def load(self) -> Embedder:
@@ -58,7 +60,6 @@ class Embedders:
         self.default = default
         self._here = {default.name: default}
         self._files = {file.name: file for file in further}
-        self._dimensions = {default.name: default.dimensions} | {file.name: file.dimensions for file in further}
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._closed = False
         names = [default.name, *(file.name for file in further)]
@@ -94,7 +95,7 @@ class Embedders:
     @property
     def names(self) -> list[str]:
         """The default first."""
-        return list(self._dimensions)
+        return [self.default.name, *self._files]
 
     @property
     def states(self) -> dict[str, str]:
@@ -103,10 +104,10 @@ class Embedders:
 
     def dimensions(self, name: str) -> int:
         """Raises UnknownEmbedder."""
-        try:
-            return self._dimensions[name]
-        except KeyError:
-            raise UnknownEmbedder(name, self.names) from None
+        known = self._here.get(name) or self._files.get(name)
+        if known is None:
+            raise UnknownEmbedder(name, self.names)
+        return known.dimensions
 
     def knows(self, name: str, query: str, *, salt: str) -> bool:
         """Whether that model has the vectors of this query cached for the tenant."""

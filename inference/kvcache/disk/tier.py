@@ -139,7 +139,11 @@ class DiskTier:
         self._closing.set()
         self._reader.shutdown(cancel_futures=True)
         self._writer.shutdown()
-        self._write_last_turns()
+        try:
+            if self.writes and self.files:  # turns are useless without states
+                self._write_turns()
+        except OSError as error:
+            self._rest(error)
         self.writes = False
         self._release()
 
@@ -243,13 +247,6 @@ class DiskTier:
         if self._turns is not None and self._turns.changes > self._turns_written:
             self._turns_written = self._turns.changes
             write_tokens(self._folder, self._turns)
-
-    def _write_last_turns(self) -> None:
-        try:
-            if self.writes and self.files:  # turns are useless without states
-                self._write_turns()
-        except OSError as error:
-            self._rest(error)
 
     def _read_turns(self) -> None:
         try:
