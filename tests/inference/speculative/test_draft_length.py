@@ -14,6 +14,8 @@ from inference.engine.step import StepCost
 from inference.generation import PRIOR, Acceptance
 from inference.speculative.draft_length import REST_STEPS, DraftLength, Stream
 
+DRAWN = [float(np.random.default_rng(seed).random()) for seed in range(200)]  # to make a generator is dear
+
 
 def costs(row_s: float, more_s: float, draft_s: float) -> DraftLength:
     """A step costs `row_s` for its first row and `more_s` for each further one; the drafter `draft_s` a row."""
@@ -26,8 +28,8 @@ def costs(row_s: float, more_s: float, draft_s: float) -> DraftLength:
 
 def stream(per_token: float, generated: int = 1000, missing: int = 1, *, slot: int = 0, room: int = 16) -> Stream:
     acceptance = Acceptance()
-    for _ in range(200):
-        acceptance.observe(1, int(np.random.default_rng(_).random() < per_token))
+    for drawn in DRAWN:
+        acceptance.observe(1, int(drawn < per_token))
     return Stream(slot, acceptance, generated, missing, room)
 
 
