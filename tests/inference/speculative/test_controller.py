@@ -188,18 +188,18 @@ async def die() -> AsyncIterator[Engine]:
 
 
 async def test_sampled_answers_with_drafts_have_the_distribution_of_the_model(die: Engine) -> None:
-    samplings = [Sampling(temperature=TEMPERATURE, max_tokens=250, seed=seed) for seed in range(32)]
+    samplings = [Sampling(temperature=TEMPERATURE, max_tokens=250, seed=seed) for seed in range(16)]
     handles = [die.submit([0], sampling) for sampling in samplings]
     await asyncio.gather(*map(text, handles))
     steps = np.concatenate([np.diff([0, *handle.ids]) % FACES for handle in handles])
-    assert len(steps) == 32 * 250
+    assert len(steps) == 16 * 250
     thrown = DIE * len(steps)
     chi_square = float(((np.bincount(steps, minlength=FACES) - thrown) ** 2 / thrown).sum())
     freedom = FACES - 1  # chi-square has this mean and twice it as variance
     assert chi_square < freedom + 3 * np.sqrt(2 * freedom)
     stats = die.speculation.stats()
     drafted, accepted = stats["drafted_by_position_total"]["1"], stats["accepted_by_position_total"]["1"]
-    assert drafted > 2000 and accepted / drafted == pytest.approx(DIE.max(), abs=0.04)  # as often as it is thrown
+    assert drafted > 1000 and accepted / drafted == pytest.approx(DIE.max(), abs=0.05)  # as often as it is thrown
 
 
 # --- the bundled pair ---
