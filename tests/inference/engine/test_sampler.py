@@ -69,8 +69,8 @@ def test_only_what_asks_for_no_more_than_the_likeliest_token_takes_it_unseen(
 def test_a_token_out_of_reach_leaves_its_odds_to_the_others(more: dict[str, Any]) -> None:
     row = np.append(ROW, np.full(6, -50, np.float32))
     sampling = replace(Sampling(seed=1, logit_bias={0: -100.0}), **more)
-    counts = np.bincount(draws(sampling, 20_000, row), minlength=4) / 20_000
-    assert np.allclose(counts[:4], [0, 0.5, 0.3, 0.2], atol=0.02) and not counts[0]
+    counts = np.bincount(draws(sampling, 5000, row), minlength=4) / 5000
+    assert np.allclose(counts[:4], [0, 0.5, 0.3, 0.2], atol=0.03) and not counts[0]
     assert set(draws(replace(sampling, temperature=0), 20, row)) == {1}
     assert np.array_equal(row[: len(ROW)], ROW)
 
