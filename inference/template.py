@@ -175,7 +175,7 @@ class ChatTemplate:
         self._template = jinja2.Template.from_code(environment, code, dict(environment.globals))
         self.switches = frozenset(read - OURS - self._variables.keys() - environment.globals.keys())
         self.capabilities = probe(self._tried)
-        self.openings = openings(self._tried, self.capabilities)
+        self.openings = openings(self._tried, self.capabilities) if self.capabilities.chats else frozenset()
         self.fault = "" if self.capabilities.chats else self._fault()  # why it takes no conversation
 
     def render(

@@ -60,7 +60,8 @@ def test_the_table_of_families_is_true() -> None:
 def test_a_template_that_never_ends_or_always_fails_is_loaded_and_refuses_messages(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inference.template.ITERATIONS_MAX", 50_000)
+    monkeypatch.setattr("inference.template.PROBE_ITERATIONS_MAX", 2000)
+    monkeypatch.setattr("inference.template.ITERATIONS_MAX", 5000)
     template = ChatTemplate(source)
     assert template.capabilities == replace(EVERYTHING, chats=False)
     assert template.fault and str(template.capabilities) == "no conversation"
