@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +75,7 @@ def lets_no_room(place: Placement) -> None:
     place.root.write_text("")
 
 
-DAYS = [
+STARTS = [
     Day("its pid file is empty", writes("pg18/postmaster.pid", b"")),
     Day("its pid file has other bytes", writes("pg18/postmaster.pid")),
     Day("its pid file names all processes", writes("pg18/postmaster.pid", b"-1\n/x\n1\n5432\n\n\n\nready\n")),
@@ -90,12 +90,27 @@ DAYS = [
     Day("its names for logins have other bytes", writes("pg_ident.conf")),
     Day("the rules of the data folder have other bytes", writes("pg18/pg_hba.conf")),
     Day("a killed start left half a database beside it", writes("init.tmp/PG_VERSION")),
+]
+STAYS = [
     Day("its version has other bytes", writes("pg18/PG_VERSION"), r"damaged database.*restore it from a backup"),
     Day("its version is empty", writes("pg18/PG_VERSION", b""), r"damaged database.*restore it from a backup"),
     Day("its settings have other bytes", writes("pg18/postgresql.conf"), r"did not start: .*restore .* from a backup"),
     Day("its control file has other bytes", writes("pg18/global/pg_control"), r"did not start: .*from a backup"),
     Day("its log is a folder", makes_folder("postgres.log"), r"Is a directory .*postgres\.log"),
     Day("its folder is a file", lets_no_room, r"postgres is not a folder: move it away"),
+]
+
+
+def at_once(days: Sequence[Day]) -> Day:
+    """Of different files."""
+    return Day("; ".join(map(str, days)), lambda place: [day.happen(place) for day in days])
+
+
+# Each day alone takes a start: `make test` has several in one, `make test-long` all.
+DAYS = [
+    *(at_once(STARTS[first::4]) for first in range(4)),
+    *STAYS,
+    *(pytest.param(day, marks=pytest.mark.long) for day in STARTS),
 ]
 
 
