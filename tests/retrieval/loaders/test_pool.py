@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,15 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
-async def pool() -> AsyncIterator[LoaderPool]:
-    pool = LoaderPool()
-    yield pool
-    pool.close()
+def pool(loaders: LoaderPool) -> LoaderPool:
+    """One for all, as in a worker: whatever a file does to it, the next one is read."""
+    return loaders
+
+
+@pytest.fixture
+def new_pool() -> Iterator[LoaderPool]:
+    with closing(LoaderPool()) as pool:
+        yield pool
 
 
 async def is_read(pool: LoaderPool, owner: str = ME) -> bool:
@@ -261,12 +267,14 @@ async def test_a_file_whose_server_was_killed_is_begun_anew(pool: LoaderPool) ->
         await task
 
 
-async def test_without_processes_it_is_not_the_files_fault(monkeypatch: pytest.MonkeyPatch, pool: LoaderPool) -> None:
+async def test_without_processes_it_is_not_the_files_fault(
+    monkeypatch: pytest.MonkeyPatch, new_pool: LoaderPool
+) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(ReadersUnavailable):
-        await is_read(pool)
+        await is_read(new_pool)
     monkeypatch.undo()
-    assert await is_read(pool)
+    assert await is_read(new_pool)
 
 
 async def test_an_owner_has_one_reader_at_a_time_and_all_together_a_few(pool: LoaderPool) -> None:
@@ -280,13 +288,13 @@ async def test_an_owner_has_one_reader_at_a_time_and_all_together_a_few(pool: Lo
     assert await is_read(pool, ME)
 
 
-async def test_readers_inherit_nothing(pool: LoaderPool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readers_inherit_nothing(new_pool: LoaderPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://secret")
-    reader = await spare_of(pool)
+    reader = await spare_of(new_pool)
     await until(lambda: descriptors(reader) == {"0", "1", "2"})
-    for process in (reader, server_of(pool)):
+    for process in (reader, server_of(new_pool)):
         assert environment(process) == b""
-        assert os.getsid(process) == server_of(pool) != os.getsid(0)
+        assert os.getsid(process) == server_of(new_pool) != os.getsid(0)
     assert {os.readlink(f"/proc/{reader}/fd/{number}") for number in (1, 2)} == {"/dev/null"}
 
 
