@@ -47,7 +47,7 @@ def packed(seed: str, content: bytes) -> tuple[Path, bytes]:
 
 @pytest.mark.parametrize("seed", CORPUS)
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 async def test_any_file_is_read_or_refused_with_little_work(
