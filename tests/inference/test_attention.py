@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,8 +46,36 @@ def asked(question: str) -> list[ChatMessage]:
     return [SYSTEM, ChatMessage("user", f"{question} " * 8), SAID, ChatMessage("user", question)]
 
 
+async def loaded(config: EngineConfig) -> ChatModel:
+    model = await asyncio.to_thread(ChatModel.load, config)
+    await model.start()
+    return model
+
+
+async def said(on: ChatModel, talk: Sequence[ChatMessage]) -> str:
+    return "".join([delta.text async for delta in on.generate(on.encode(on.render(talk)), GREEDY)])
+
+
+Answers = Callable[[Sequence[ChatMessage]], Awaitable[str]]
+
+
+@pytest.fixture(scope="module")
+async def plainly() -> AsyncIterator[Answers]:
+    """What a model says that shares, parks and drafts nothing, each conversation once."""
+    plain = await loaded(EngineConfig(parallel=1, threads=1, resident=0, parked_bytes_max=0))
+    known: dict[tuple[ChatMessage, ...], str] = {}
+
+    async def plainly(talk: Sequence[ChatMessage]) -> str:
+        if (key := tuple(talk)) not in known:
+            known[key] = await said(plain, talk)
+        return known[key]
+
+    yield plainly
+    await plain.close()
+
+
 @pytest.mark.parametrize("mode", ALL, ids=str)
-async def test_sharing_parking_and_drafts_hold_in_every_mode(mode: Attention) -> None:
+async def test_sharing_parking_and_drafts_hold_in_every_mode(mode: Attention, plainly: Answers) -> None:
     """Three slots for four conversations: each comes back from memory, and all begin with one prompt."""
     _, layout, _, flash = mode.flags.split()
     config = EngineConfig(
@@ -60,38 +88,24 @@ async def test_sharing_parking_and_drafts_hold_in_every_mode(mode: Attention) ->
         kv_layout=layout,
         flash_attention=flash,
     )
-    model = await asyncio.to_thread(ChatModel.load, config)
-    plain = await asyncio.to_thread(ChatModel.load, EngineConfig(parallel=1, threads=1, resident=0, parked_bytes_max=0))
-    await asyncio.gather(model.start(), plain.start())
-
-    async def say(on: ChatModel, talk: list[ChatMessage]) -> str:
-        return "".join([delta.text async for delta in on.generate(on.encode(on.render(talk)), GREEDY)])
-
+    model = await loaded(config)
     talks = [asked(question) for question in QUESTIONS]
     for _ in range(2):
-        answers = await asyncio.gather(*(say(model, talk) for talk in talks))
+        answers = await asyncio.gather(*(said(model, talk) for talk in talks))
         for talk, answer in zip(talks, answers, strict=True):
-            assert answer == await say(plain, talk)
+            assert answer == await plainly(talk)
             talk += [ChatMessage("assistant", answer), ChatMessage("user", "What is your name?")]
     stats = model.stats()
     assert int(stats["cached_tokens_total"]) > 0.5 * int(stats["prompt_tokens_total"])
     assert int(stats["restored_total"]) > 0 and int(stats["accepted_total"]) > 0
-    await asyncio.gather(model.close(), plain.close())
+    await model.close()
 
 
 async def test_a_quantised_cache_takes_half_the_memory_and_conversations_come_back_to_it() -> None:
     config = EngineConfig(parallel=1, threads=1, resident=0, kv_type="q8_0")
-    model, roomy = await asyncio.gather(
-        asyncio.to_thread(ChatModel.load, config), asyncio.to_thread(ChatModel.load, replace(config, resident=4))
-    )
-    await asyncio.gather(model.start(), roomy.start())
-
-    async def say(on: ChatModel, question: str) -> str:
-        prompt = on.encode(on.render(asked(question)))
-        return "".join([delta.text async for delta in on.generate(prompt, GREEDY)])
-
-    for question in [*QUESTIONS, *QUESTIONS]:  # one slot: each comes back from memory
-        assert await say(model, question) == await say(roomy, question)
+    model, roomy = await asyncio.gather(loaded(config), loaded(replace(config, resident=4)))
+    for question in QUESTIONS[:2] * 2:  # one slot: each comes back from memory
+        assert await said(model, asked(question)) == await said(roomy, asked(question))
     assert int(model.stats()["restored_total"]) > 0
     await asyncio.gather(model.close(), roomy.close())
 
