@@ -23,7 +23,7 @@ from inference.provisioning.quantization import (
     cut,
 )
 
-TEXT = (FOLDER / "MODEL_CARD.md").read_text()[:3000]
+TEXT = (FOLDER / "MODEL_CARD.md").read_text()[:1000]
 
 
 def compared(before: Path, after: Path, text: str = TEXT) -> Comparison:
@@ -46,7 +46,7 @@ def test_coarser_weights_diverge_more(tmp_path: Path) -> None:
 
 
 def test_smaller_keys_and_values_diverge_more() -> None:
-    text = TEXT[:1000]
+    text = TEXT[:500]
     found = [compare(CHAT_MODEL, CHAT_MODEL, text, threads=1, gpu_layers=0, kv_type=kind) for kind in KV_TYPES]
     same, fine, coarse = (each.divergence for each in found)
     assert same == 0 < fine < 0.01 and fine * 3 < coarse
@@ -73,7 +73,7 @@ def test_a_tally_of_known_guesses() -> None:
 
 def test_windows_are_bounded_and_equal() -> None:
     model = LlamaModel.load(DRAFT_MODEL, weights=False)
-    windows = cut(model, TEXT * 100)
+    windows = cut(model, TEXT * 300)
     assert len(windows) == WINDOWS_MAX and {len(window) for window in windows} == {WINDOW_TOKENS}
     (short,) = cut(model, TEXT[:200])
     assert 2 * LEAD_TOKENS <= len(short) < WINDOW_TOKENS
