@@ -235,8 +235,10 @@ def test_a_draft_needs_memory_of_its_own() -> None:
     assert draft.weight_bytes < together.draft == together.total - alone.total < alone.total
 
 
-def test_the_bundled_pair_passes_and_what_was_measured_is_kept(tmp_path: Path) -> None:
-    calibrations, config = Calibrations(tmp_path / "calibrations.json"), EngineConfig(draft_path=DRAFT_MODEL, threads=1)
+def test_a_model_passes_and_what_was_measured_is_kept(tmp_path: Path) -> None:
+    """The smallest: each kind of attention takes some two thousand tokens."""
+    config = EngineConfig(model_path=DRAFT_MODEL, draft_path=DRAFT_MODEL, threads=1)
+    calibrations = Calibrations(tmp_path / "calibrations.json")
     findings = {finding.name: finding for finding in examine(config, calibrations)}
     assert calibrations.applied(config).is_calibrated
     *files, self_tested, speed, attention = findings
