@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.config import EngineConfig
@@ -336,7 +336,6 @@ NEAR_SCHEMAS = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(schema=NEAR_SCHEMAS | ANYTHING, seed=st.integers(0, 2**32 - 1))
 def test_any_schema_is_refused_or_held(schema: Any, seed: int) -> None:
     """And what is held and comes to its end is JSON. Where nobody insists on it, it is never refused."""
