@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from retrieval.filter import Comparison
 from retrieval.records import NewFile
 from retrieval.store import PassageStore, SearchResult, search
 from retrieval.store.search import index_is_better, statement
+from tests.conftest import Owner, new_tenant
 
 MODEL, DIMENSIONS = "test-embedder", 384
 CHUNKS = 400  # with five rows a side enough for the index to be worth it, were small stores not always searched exactly
@@ -40,15 +42,33 @@ def text_file(name: str, texts: list[str], seed: int = 0, dimensions: int = DIME
     return NewFile(f"/{name}", name, name, "text/plain", 1, name.encode(), "", chunks)
 
 
-@pytest.fixture
-async def indexed(database: Database, tenant_id: UUID) -> AsyncIterator[PassageStore]:
-    """Holds four files in the store `notes`, and searches it by index."""
-    store = PassageStore(database, exact_chunks_max=0)
+@pytest.fixture(scope="module")
+def indexed(database: Database) -> PassageStore:
+    """Searches by index, however few the chunks are."""
+    return PassageStore(database, exact_chunks_max=0)
+
+
+@asynccontextmanager
+async def notes(store: PassageStore, tenant_id: UUID) -> AsyncIterator[UUID]:
+    """Four files in the store `notes` of a tenant."""
     opened = await store.open(tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
     for n, name in enumerate(("ash", "birch", "cedar", "dogwood")):
         await store.put(tenant_id, opened.id, new_file(name, n, colour="red" if n == 2 else "green"))
-    yield store
+    yield tenant_id
     await store.delete(tenant_id, opened.id)  # a large store among the chunks of all tests would slow down theirs
+
+
+@pytest.fixture(scope="module")
+async def reader(indexed: PassageStore, owner_pool: Owner) -> AsyncIterator[UUID]:
+    """A tenant whose notes nobody changes: to enter them into the index takes a second."""
+    async with notes(indexed, await new_tenant(owner_pool)) as tenant_id:
+        yield tenant_id
+
+
+@pytest.fixture
+async def writer(indexed: PassageStore, tenant_id: UUID) -> AsyncIterator[UUID]:
+    async with notes(indexed, tenant_id):
+        yield tenant_id
 
 
 async def find(
@@ -65,10 +85,10 @@ def names(result: SearchResult) -> set[tuple[str, int]]:
 
 
 async def test_the_index_finds_what_the_exact_search_finds(
-    indexed: PassageStore, store: PassageStore, tenant_id: UUID
+    indexed: PassageStore, store: PassageStore, reader: UUID
 ) -> None:
     for query in vectors(99, 10):
-        by_index, exact = await find(indexed, tenant_id, "", query), await find(store, tenant_id, "", query)
+        by_index, exact = await find(indexed, reader, "", query), await find(store, reader, "", query)
         assert (by_index.by_index, exact.by_index) == (True, False)
         assert by_index.chunks == exact.chunks == CHUNKS
         assert len(names(by_index) & names(exact)) >= 4
@@ -91,11 +111,10 @@ async def test_models_of_the_usual_dimensions_have_an_index(
     await store.delete(tenant_id, opened.id)
 
 
-@pytest.mark.usefixtures("indexed")
-async def test_row_level_security_leaves_the_index_usable(database: Database, tenant_id: UUID) -> None:
+async def test_row_level_security_leaves_the_index_usable(database: Database, reader: UUID) -> None:
     """As the worker's role: with a condition in place of the order it would not be, as those operators may leak."""
-    values = (tenant_id, ["vs"], "words", vectors(1, 1)[0].tolist(), 5, 64, CHUNKS, 1000, ["a phrase"])
-    async with database.tenant(tenant_id) as connection:
+    values = (reader, ["vs"], "words", vectors(1, 1)[0].tolist(), 5, 64, CHUNKS, 1000, ["a phrase"])
+    async with database.tenant(reader) as connection:
         await connection.execute("set local enable_sort = off")
         rows = await connection.fetch(f"explain {statement(None, DIMENSIONS)}", *values)
         plan = "\n".join(row[0] for row in rows)
@@ -105,53 +124,53 @@ async def test_row_level_security_leaves_the_index_usable(database: Database, te
 
 
 async def test_a_filter_narrows_both_sides_of_a_search(
-    indexed: PassageStore, store: PassageStore, tenant_id: UUID
+    indexed: PassageStore, store: PassageStore, reader: UUID
 ) -> None:
     for searched in (indexed, store):
         for query in vectors(7, 3):
-            result = await find(searched, tenant_id, "ash birch cedar7", query, "red")
+            result = await find(searched, reader, "ash birch cedar7", query, "red")
             assert result.chunks == CHUNKS // 4
             assert {name for name, _ in names(result)} == {"cedar"}
             assert ("cedar", 7) in names(result)
             assert 5 <= len(result.candidates) <= 10
-        assert (await find(searched, tenant_id, "cedar", vectors(7, 1)[0], "blue")).candidates == []
+        assert (await find(searched, reader, "cedar", vectors(7, 1)[0], "blue")).candidates == []
 
 
-async def test_attributes_can_be_changed_without_reading_the_file_again(indexed: PassageStore, tenant_id: UUID) -> None:
-    opened = await indexed.get(tenant_id, "notes")
-    await indexed.describe(tenant_id, opened.id, ["/ash", "/gone"], {"colour": "blue"})
-    found = await find(indexed, tenant_id, "ash3", vectors(7, 1)[0], "blue")
+async def test_attributes_can_be_changed_without_reading_the_file_again(indexed: PassageStore, writer: UUID) -> None:
+    opened = await indexed.get(writer, "notes")
+    await indexed.describe(writer, opened.id, ["/ash", "/gone"], {"colour": "blue"})
+    found = await find(indexed, writer, "ash3", vectors(7, 1)[0], "blue")
     assert {name for name, _ in names(found)} == {"ash"}
 
 
 async def test_the_index_never_shows_what_another_tenant_wrote(
-    indexed: PassageStore, tenant_id: UUID, other_tenant_id: UUID, database: Database
+    indexed: PassageStore, reader: UUID, other_tenant_id: UUID, database: Database
 ) -> None:
-    mine = await indexed.get(tenant_id, "notes")
+    mine = await indexed.get(reader, "notes")
     opened = await indexed.open(other_tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
     await indexed.put(other_tenant_id, opened.id, new_file("mine", 50))
     query = vectors(0, 1)[0]  # the very vector of ash 0
-    assert ("ash", 0) in names(await find(indexed, tenant_id, "ash0", query))
+    assert ("ash", 0) in names(await find(indexed, reader, "ash0", query))
     theirs = await find(indexed, other_tenant_id, "ash0", query)
     assert {name for name, _ in names(theirs)} == {"mine"}
     await indexed.delete(other_tenant_id, opened.id)
     word = "array['ash0'], array['ash0'], array['ash0'::tsquery], array[1.0]"
     look = f"select * from worded_chunks($1, {word}, 9, 9, null, null)"
-    for tenant, count in ((tenant_id, 1), (other_tenant_id, 0)):
+    for tenant, count in ((reader, 1), (other_tenant_id, 0)):
         async with database.tenant(tenant) as connection:
             assert len(await connection.fetch(look, [mine.id])) == count
     async with database.anonymous() as connection:
         assert await connection.fetch(look, [mine.id]) == []
 
 
-async def test_a_store_knows_how_many_chunks_it_has(indexed: PassageStore, tenant_id: UUID) -> None:
-    opened = await indexed.counted(tenant_id, "notes")
+async def test_a_store_knows_how_many_chunks_it_has(indexed: PassageStore, writer: UUID) -> None:
+    opened = await indexed.counted(writer, "notes")
     assert (opened.files, opened.chunks) == (4, CHUNKS)
-    await indexed.remove(tenant_id, opened.id, ["/ash", "/gone"])
-    assert (await indexed.get(tenant_id, "notes")).chunks == CHUNKS * 3 // 4
+    await indexed.remove(writer, opened.id, ["/ash", "/gone"])
+    assert (await indexed.get(writer, "notes")).chunks == CHUNKS * 3 // 4
     shorter = replace(text_file("birch", ["shorter"]), sha256=b"another")
-    assert await indexed.put(tenant_id, opened.id, shorter)
-    assert (await indexed.get(tenant_id, "notes")).chunks == CHUNKS // 2 + 1
+    assert await indexed.put(writer, opened.id, shorter)
+    assert (await indexed.get(writer, "notes")).chunks == CHUNKS // 2 + 1
 
 
 async def test_of_words_with_too_many_hits_those_beside_each_other_are_found(
