@@ -78,9 +78,14 @@ SQL = re.compile(
 )
 
 
+@cache
+def nodes_of(source: str) -> Sequence[ast.AST]:
+    return [*ast.walk(ast.parse(source))]
+
+
 def violations(path: str, source: str) -> list[str]:
     """Every wall that the file breaks, as `path:line what`."""
-    nodes = [*ast.walk(ast.parse(source))]
+    nodes = nodes_of(source)
     broken = [
         *_imports_upwards(path, nodes),
         *_wrong_doors(path, nodes),
@@ -160,8 +165,7 @@ def import_graph() -> dict[str, set[str]]:
     paths = {_module_of(path): path for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     graph: dict[str, set[str]] = {}
     for module, path in paths.items():
-        nodes = [*ast.walk(ast.parse(path.read_text("utf-8")))]
-        names = (name for _, name in _imports(str(path.relative_to(ROOT)), nodes))
+        names = (name for _, name in _imports(str(path.relative_to(ROOT)), nodes_of(path.read_text("utf-8"))))
         imported = {name if name in paths else name.rpartition(".")[0] for name in names}
         opened = {each.rpartition(".")[0] for each in imported}  # an import runs the __init__ of the folder as well
         own = {module, module.rpartition(".")[0]}
