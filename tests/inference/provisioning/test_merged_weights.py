@@ -12,6 +12,7 @@ from inference.bundled import ADAPTER, ADAPTER_TEMPLATE, CHAT_MODEL
 from inference.provisioning.catalogue import SMOL_CHAT
 from inference.provisioning.merged_weights import merge
 from tests.inference.adapters import Change, random_changes, write_adapter, write_merged
+from tests.inference.variants import opened
 
 Q8_STEPS = 0.6  # to the nearest of 255, of a scale that is itself rounded to 16 bits
 
@@ -36,7 +37,7 @@ def test_every_weight_is_the_one_that_the_adapter_makes(tmp_path: Path, changes:
 def test_what_the_base_says_of_itself_is_kept_but_for_what_changes(tmp_path: Path, changes: dict[str, Change]) -> None:
     adapter = write_adapter(tmp_path / "adapter.gguf", changes)
     merge(CHAT_MODEL, adapter, tmp_path / "merged.gguf", {"general.name": "Mine", "llama.context_length": 512})
-    before, behind = GGUFReader(CHAT_MODEL), GGUFReader(tmp_path / "merged.gguf")
+    before, behind = opened(CHAT_MODEL), GGUFReader(tmp_path / "merged.gguf")
     said = {name: field.contents() for name, field in behind.fields.items() if not name.startswith("GGUF.")}
     kept = {name: field.contents() for name, field in before.fields.items() if not name.startswith("GGUF.")}
     assert said == {**kept, "general.name": "Mine", "llama.context_length": 512}
