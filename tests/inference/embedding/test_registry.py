@@ -27,9 +27,14 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_encoder(tmp_path_factory.mktemp("models") / "words-32-f32.gguf", 32, context=24)
 
 
+def beside_the_bundled(path: Path) -> Embedders:
+    """As `Embedders.load` makes them, without a process in which the file is tried first."""
+    return Embedders(Embedder.load(EMBEDDER), [EmbedderFile.examine(path)])
+
+
 @pytest.fixture
 async def embedders(words: Path) -> AsyncIterator[Embedders]:
-    embedders = Embedders(Embedder.load(EMBEDDER), [EmbedderFile.examine(words)])
+    embedders = beside_the_bundled(words)
     yield embedders
     await embedders.close()
 
@@ -81,7 +86,7 @@ async def test_an_unknown_model_is_refused_with_the_ones_there_are(embedders: Em
 
 async def test_a_file_that_is_gone_when_it_is_needed_is_looked_for_again(words: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(words, tmp_path / "late.gguf"))
-    embedders = Embedders.load(EMBEDDER, [path])
+    embedders = beside_the_bundled(path)
     away = shutil.move(path, tmp_path / "away.gguf")
     with pytest.raises(EmbedderNotLoaded, match="'late' could not be loaded"):
         await embedders.get("late")
@@ -93,7 +98,7 @@ async def test_a_file_that_is_gone_when_it_is_needed_is_looked_for_again(words: 
 
 async def test_a_file_that_became_another_model_is_not_used(words: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(words, tmp_path / "late.gguf"))
-    embedders = Embedders.load(EMBEDDER, [path])
+    embedders = beside_the_bundled(path)
     shutil.copy(EMBEDDER, path)
     with pytest.raises(EmbedderNotLoaded):
         await embedders.get("late")
@@ -123,7 +128,7 @@ async def test_nothing_is_loaded_any_more_when_they_are_closed(words: Path) -> N
     await embedders.close()
     with pytest.raises(EngineStopped):
         (await embedders.get("words-32")).count("too late")
-    unused = Embedders.load(EMBEDDER, [words])
+    unused = beside_the_bundled(words)
     await unused.close()
     with pytest.raises(EngineStopped):
         await unused.get("words-32")
@@ -135,11 +140,7 @@ async def test_nothing_is_loaded_any_more_when_they_are_closed(words: Path) -> N
 )
 def test_a_model_that_cannot_embed_is_refused_at_the_start(path: Path | None, reason: str, tmp_path: Path) -> None:
     path = path or write_encoder(tmp_path / "ranker.gguf", 32, pooling=gguf.PoolingType.RANK)
-    for refused in (
-        lambda: Embedders.load(EMBEDDER, [path]),
-        lambda: Embedders.load(path),
-        lambda: Embedder.load(path),
-    ):
+    for refused in (lambda: Embedders.load(EMBEDDER, [path]), lambda: Embedder.load(path)):
         with pytest.raises(ModelNotLoaded, match=reason):
             refused()
 
