@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -184,9 +185,14 @@ def test_a_template_that_walks_schemas_and_arguments_cannot_be_fooled_either() -
     assert "city=string(text)" in trusted(segments)
 
 
+@cache
+def walking() -> ChatTemplate:
+    return ChatTemplate(WALKING)
+
+
 @given(st.text(max_size=80).map(lambda s: s + HOSTILE[: len(s)]))
 def test_whatever_a_user_writes_comes_back_letter_by_letter(content: str) -> None:
-    segments = ChatTemplate(WALKING).render([ChatMessage("user", content)])
+    segments = walking().render([ChatMessage("user", content)])
     assert text(segments) == f"<|im_start|>user\n{content}<|im_end|>\n"
 
 
