@@ -410,7 +410,7 @@ def fits(schema: dict[str, Any], value: Any) -> bool:
     return value is None
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schema=st.recursive(scalars, larger, max_leaves=8), seed=st.integers(0, 2**32 - 1))
 async def test_whatever_the_schema_the_bundled_model_fits_it(
     model: ChatModel, schema: dict[str, Any], seed: int

@@ -219,7 +219,7 @@ async def test_a_long_text_without_a_choice_is_written_to_its_end(model: ChatMod
     """Looking so far ahead would take all the fuel at once: of such texts nothing is foreseen."""
     prompt = model.encode(model.render([ChatMessage("user", "Who are you?")]))
     grammar = model.prepare(json_grammar({"const": "ab " * 20_000}))
-    generation = model.generate(prompt, replace(GREEDY, max_tokens=500, grammar=grammar))
+    generation = model.generate(prompt, replace(GREEDY, max_tokens=200, grammar=grammar))
     text = "".join([delta.text async for delta in generation])
     assert json.dumps("ab " * 20_000).startswith(text) and generation.finish is Finish.LENGTH
 
