@@ -127,7 +127,7 @@ def test_a_program_that_rests_now_and_then_makes_more_threads_no_temptation() ->
     def left(now_s: float) -> float:
         return 1.0 + now_s // 0.5 % 2
 
-    often, once = (served([1, 2], crowded, [1] * 15 + [64], 300, cores=cores) for cores in (left, None))
+    often, once = (served([1, 2], crowded, [1] * 15 + [64], 150, cores=cores) for cores in (left, None))
     tried = [sum(step.seconds > 2 for step in steps) for steps in (often, once)]
     assert tried[0] <= tried[1] + 8
 
