@@ -217,7 +217,7 @@ async def test_many_times_what_the_cells_hold_gives_the_answers_of_an_idle_model
 ) -> None:
     """Random arrivals and cancels; two slots, memory for a few conversations, the rest on disk."""
     chance = random.Random(4)
-    count = 8
+    count = 6
     _, layout, _, flash = mode.flags.split()
     small = replace(SMALL, kv_layout=layout, flash_attention=flash)
 
@@ -231,7 +231,7 @@ async def test_many_times_what_the_cells_hold_gives_the_answers_of_an_idle_model
         answer.finish = generation.finish
         return answer
 
-    async with running(None, replace(small, resident=6)) as idle:
+    async with running(None, replace(small, resident=4)) as idle:
         alone = {number: await visit(idle, number) for number in range(count)}
     async with running(tmp_path, replace(small, parked_bytes_max=2**20)) as model:
 
