@@ -137,7 +137,7 @@ def test_messages_with_a_later_system_message_reach_every_template(anthropic: An
     assert not wrong, wrong
 
 
-@asking("own", "hermes", "strict", "alternating")  # the others take messages as "hermes" does
+@asking("hermes", "strict", "alternating")  # the others take messages as "hermes" does, or in any order
 def test_what_the_worker_adds_to_a_turn_breaks_no_template(client: OpenAI, model: str) -> None:
     """A turn whose steps are spent is told to conclude; a format and a demand for a call are told in words."""
     schema: Any = {"type": "json_schema", "name": "sum", "schema": {"type": "object", "properties": {}}}

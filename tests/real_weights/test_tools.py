@@ -149,7 +149,7 @@ def test_a_call_that_is_cut_shows_none_of_its_markup(client: OpenAI, tokens: int
         assert (choice.message.content or "", choice.finish_reason) == ("", "length"), model
 
 
-@pytest.mark.parametrize("model", CALLERS)
+@asking("hermes", of=CALLERS)
 def test_a_tool_that_is_no_longer_offered_is_not_called(client: OpenAI, model: str) -> None:
     asked = looked_up("create_token", ["word"], ["cat", "dog", "hen", "fox"])
     ((_, choice),) = each_answer(client, [model], messages=asked, tools=BOTH, max_tokens=40, **CALL_LIKELY)
@@ -157,7 +157,7 @@ def test_a_tool_that_is_no_longer_offered_is_not_called(client: OpenAI, model: s
     assert names and names <= {"look_up", "get_weather"}
 
 
-@pytest.mark.parametrize("model", CALLERS)
+@asking("coder", of=CALLERS)  # whose strings have no quotes
 def test_strict_arguments_keep_their_type(client: OpenAI, model: str) -> None:
     asked = looked_up("look_up", STRINGS, ["10018", "77812"])
     ((_, choice),) = each_answer(
