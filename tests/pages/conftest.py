@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urljoin
@@ -42,6 +43,11 @@ PHONE: dict[str, Any] = {
     "has_touch": True,
     "device_scale_factor": 2,
 }
+
+USUAL: dict[str, Any] = {"viewport": {"width": 1280, "height": 860}}
+
+# What the page of a test keeps, and what lies on top of it.
+LEAVE = "() => { localStorage.clear(); document.querySelectorAll('dialog[open]').forEach((each) => each.close()); }"
 
 OpenPage: TypeAlias = Callable[..., Awaitable[Page]]
 
@@ -137,7 +143,7 @@ async def open_page(windows: Windows, complaints: list[str], opened: list[Window
     changed in ways that `Window.clear` does not know."""
 
     async def open_page(url: str, *, own: bool = False, **options: Any) -> Page:
-        window = await windows.take({"viewport": {"width": 1280, "height": 860}, **options})
+        window = await windows.take({**USUAL, **options})
         window.complaints, window.own = complaints, own or "storage_state" in options  # which `clear` removes
         opened.append(window)
         await window.page.goto(url)
@@ -161,6 +167,46 @@ async def scripted(windows: Windows, opened: list[Window], place: socket.socket)
     async with serving(ScriptedWorker(hello), place) as worker:
         yield worker
         await windows.take_back(opened)
+
+
+@pytest.fixture(scope="module")
+async def kept(windows: Windows) -> AsyncIterator[tuple[ScriptedWorker, Window]]:
+    """A worker and its open page, for all tests of a file that need no more than a new conversation."""
+    async with serving(ScriptedWorker(hello)) as worker:
+        window = await windows.take(USUAL)
+        yield worker, window
+        await windows.take_back([window])
+
+
+@pytest.fixture
+def worker(kept: tuple[ScriptedWorker, Window]) -> ScriptedWorker:
+    """As `scripted` is, but for the conversations that the open page knows."""
+    worker, _ = kept
+    fresh = ScriptedWorker(hello, url=worker.url, conversations=worker.conversations)
+    for each in fields(worker):
+        setattr(worker, each.name, getattr(fresh, each.name))
+    return worker
+
+
+@pytest.fixture
+async def page(
+    kept: tuple[ScriptedWorker, Window], worker: ScriptedWorker, complaints: list[str], request: pytest.FixtureRequest
+) -> AsyncIterator[Page]:
+    """A new conversation in the open page: to load one for each test takes as long again as most tests."""
+    _, window = kept
+    page, failed = window.page, request.session.testsfailed
+    window.complaints = complaints
+    if page.url.startswith(worker.url):
+        await page.unroute_all()
+        await page.evaluate(LEAVE)
+        await page.get_by_role("button", name="New conversation").click()
+        await expect(page.locator(".turn")).to_have_count(0)
+    else:
+        await page.goto(worker.url)
+    yield page
+    assert complaints == []
+    if request.session.testsfailed > failed:  # who knows where it is
+        await page.goto("about:blank")
 
 
 async def ask(page: Page, question: str) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from tests.pages.conftest import OpenPage, ask
 from tests.pages.scripted import PASSAGE, TRACE, ScriptedWorker, Stream, hello, hello_with_trace, message, span
 
 
-async def test_an_answer_streams_in_under_its_question(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+async def test_an_answer_streams_in_under_its_question(page: Page, worker: ScriptedWorker) -> None:
     more = asyncio.Event()
 
     async def answer(stream: Stream) -> None:
@@ -25,8 +25,7 @@ async def test_an_answer_streams_in_under_its_question(open_page: OpenPage, scri
         await stream.end_text("The first and the **last** words.")
         await stream.complete()
 
-    scripted.script = answer
-    page = await open_page(scripted.url)
+    worker.script = answer
     await ask(page, "What is it?")
     await expect(page.locator(".question p")).to_have_text("What is it?")
     await expect(page.locator(".prose")).to_have_text("The first")
@@ -109,7 +108,7 @@ async def test_a_question_is_on_its_way_before_the_page_is_laid_out(
     assert order.index("POST /v1/responses") < order.index("list")
 
 
-async def test_a_stream_may_be_cut_anywhere_and_hold_heartbeats(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+async def test_a_stream_may_be_cut_anywhere_and_hold_heartbeats(page: Page, worker: ScriptedWorker) -> None:
     async def answer(stream: Stream) -> None:
         stream.piece_bytes = 1
         await stream.write(b": ping\n\n")
@@ -121,15 +120,14 @@ async def test_a_stream_may_be_cut_anywhere_and_hold_heartbeats(open_page: OpenP
         await stream.end_text("Größe 😀 データ")
         await stream.complete()
 
-    scripted.script = answer
-    page = await open_page(scripted.url)
+    worker.script = answer
     await ask(page, "Anything")
     await expect(page.locator("#announcer")).to_contain_text("Answer complete.")
     await expect(page.locator(".prose")).to_have_text("Größe 😀 データ")
 
 
 async def test_sources_stand_there_before_the_answer_and_open_at_the_cited_words(
-    open_page: OpenPage, scripted: ScriptedWorker
+    page: Page, worker: ScriptedWorker
 ) -> None:
     more = asyncio.Event()
 
@@ -141,8 +139,7 @@ async def test_sources_stand_there_before_the_answer_and_open_at_the_cited_words
         await stream.end_text("It covers the wait [1].")
         await stream.complete()
 
-    scripted.script = answer
-    page = await open_page(scripted.url)
+    worker.script = answer
     await ask(page, "What does the queue span cover?")
     await expect(page.locator(".source-card")).to_contain_text("Tracing: spans")
     await expect(page.locator(".prose")).to_have_count(0)
@@ -157,9 +154,7 @@ async def test_sources_stand_there_before_the_answer_and_open_at_the_cited_words
     await expect(page.locator("#source")).to_be_hidden()
 
 
-async def test_a_tool_call_is_a_row_with_arguments_result_and_duration(
-    open_page: OpenPage, scripted: ScriptedWorker
-) -> None:
+async def test_a_tool_call_is_a_row_with_arguments_result_and_duration(page: Page, worker: ScriptedWorker) -> None:
     async def answer(stream: Stream) -> None:
         call = {"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": "calculator"}
         arguments = json.dumps({"expression": "6 * 7"})
@@ -176,8 +171,7 @@ async def test_a_tool_call_is_a_row_with_arguments_result_and_duration(
         await stream.send("firsttoken:trace", trace=TRACE)
         await stream.complete()
 
-    scripted.script = answer
-    page = await open_page(scripted.url)
+    worker.script = answer
     await ask(page, "What is 6 * 7?")
     step = page.locator(".step")
     await expect(step.locator(".step-time")).to_have_text("12.5 ms")
@@ -260,15 +254,14 @@ def answer_with(spans: Sequence[Mapping[str, object]]) -> Callable[[Stream], Awa
     return answer
 
 
-async def test_what_was_read_ahead_has_a_lane_below_the_bar(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+async def test_what_was_read_ahead_has_a_lane_below_the_bar(page: Page, worker: ScriptedWorker) -> None:
     spans = [
         span("retrieve", 0.0, 50.0),
         span("prefill", 50.0, 10.0, new_tokens=30, cached_tokens=70),
         span("prefill_prefix", 5.0, 40.0, lane="prefix", new_tokens=60, cached_tokens=10),
         span("decode", 60.0, 40.0, tokens=5),
     ]
-    scripted.script = answer_with(spans)
-    page = await open_page(scripted.url)
+    worker.script = answer_with(spans)
     await ask(page, "Which?")
     lanes = page.locator(".timing .lanes .bar")
     await expect(lanes).to_have_count(2)
@@ -281,15 +274,14 @@ async def test_what_was_read_ahead_has_a_lane_below_the_bar(open_page: OpenPage,
     await expect(page.locator(".timing")).to_contain_text("10 of 100 prompt tokens came from the cache")
 
 
-async def test_the_time_before_an_answer_is_no_part_of_the_work(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+async def test_the_time_before_an_answer_is_no_part_of_the_work(page: Page, worker: ScriptedWorker) -> None:
     spans = [
         span("prefill", 0.0, 20.0, new_tokens=30, cached_tokens=70),
         span("first_token", 20.0, 10.0, of="call"),
         span("first_answer", 0.0, 60.0, lane="answer"),
         span("decode", 60.0, 40.0, tokens=5),
     ]
-    scripted.script = answer_with(spans)
-    page = await open_page(scripted.url)
+    worker.script = answer_with(spans)
     await ask(page, "Which?")
     timing = page.locator(".timing")
     await timing.locator("> summary").click()
@@ -298,9 +290,8 @@ async def test_the_time_before_an_answer_is_no_part_of_the_work(open_page: OpenP
     await expect(timing.locator("[data-span=other]")).to_have_count(0)
 
 
-async def test_the_timing_bar_says_where_the_time_went(open_page: OpenPage, scripted: ScriptedWorker) -> None:
-    scripted.script = hello_with_trace
-    page = await open_page(scripted.url)
+async def test_the_timing_bar_says_where_the_time_went(page: Page, worker: ScriptedWorker) -> None:
+    worker.script = hello_with_trace
     await ask(page, "Hello?")
     timing = page.locator(".timing")
     await expect(timing.locator("> summary")).to_contain_text("First token 60.0 ms")
@@ -333,7 +324,7 @@ async def test_what_is_written_is_announced_block_by_block(open_page: OpenPage, 
     assert await announcer.locator("p").all_inner_texts() == ["One.", "Two.", "Answer complete."]
 
 
-async def test_thoughts_are_folded_away_above_the_answer(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+async def test_thoughts_are_folded_away_above_the_answer(page: Page, worker: ScriptedWorker) -> None:
     async def answer(stream: Stream) -> None:
         await stream.think("Hm, easy.")
         await stream.begin_text()
@@ -341,8 +332,7 @@ async def test_thoughts_are_folded_away_above_the_answer(open_page: OpenPage, sc
         await stream.end_text("Yes.")
         await stream.complete()
 
-    scripted.script = answer
-    page = await open_page(scripted.url)
+    worker.script = answer
     await ask(page, "Is it?")
     await expect(page.locator(".prose")).to_have_text("Yes.")
     await expect(page.locator(".thought pre")).to_be_hidden()
@@ -350,9 +340,7 @@ async def test_thoughts_are_folded_away_above_the_answer(open_page: OpenPage, sc
     await expect(page.locator(".thought pre")).to_have_text("Hm, easy.")
 
 
-async def test_a_timing_tells_when_the_answer_began_behind_a_thought(
-    open_page: OpenPage, scripted: ScriptedWorker
-) -> None:
+async def test_a_timing_tells_when_the_answer_began_behind_a_thought(page: Page, worker: ScriptedWorker) -> None:
     async def answer(stream: Stream) -> None:
         await stream.think("Hm.")
         await stream.begin_text()
@@ -363,22 +351,20 @@ async def test_a_timing_tells_when_the_answer_began_behind_a_thought(
         await stream.send("firsttoken:trace", trace={**TRACE, "spans": spans})
         await stream.complete()
 
-    scripted.script = answer
-    page = await open_page(scripted.url)
+    worker.script = answer
     await ask(page, "Is it?")
     await expect(page.locator(".timing-numbers")).to_contain_text("Answer after 75.0 ms")
 
 
-async def test_whoever_waits_may_have_the_answer_now(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+async def test_whoever_waits_may_have_the_answer_now(page: Page, worker: ScriptedWorker) -> None:
     async def answer(stream: Stream) -> None:
-        await stream.think("Hm, not easy.", until=scripted.hurried)
+        await stream.think("Hm, not easy.", until=worker.hurried)
         await stream.begin_text()
         await stream.text("Yes.")
         await stream.end_text("Yes.")
         await stream.complete()
 
-    scripted.script = answer
-    page = await open_page(scripted.url)
+    worker.script = answer
     await ask(page, "Is it?")
     button = page.get_by_role("button", name="Answer now")
     await button.click()
@@ -387,7 +373,7 @@ async def test_whoever_waits_may_have_the_answer_now(open_page: OpenPage, script
 
 
 async def test_a_turn_that_ends_behind_its_thought_says_so_and_can_be_asked_again(
-    open_page: OpenPage, scripted: ScriptedWorker
+    page: Page, worker: ScriptedWorker
 ) -> None:
     async def nothing(stream: Stream) -> None:
         await stream.think("Hm.")
@@ -395,18 +381,17 @@ async def test_a_turn_that_ends_behind_its_thought_says_so_and_can_be_asked_agai
         await stream.end_text("")
         await stream.complete()
 
-    scripted.script = nothing
-    page = await open_page(scripted.url)
+    worker.script = nothing
     await ask(page, "Is it?")
     await expect(page.get_by_role("alert")).to_contain_text("was not answered")
-    scripted.script = hello
+    worker.script = hello
     await page.get_by_role("button", name="Try again").click()
     await expect(page.locator(".prose")).to_have_text("Hello.")
     await expect(page.locator(".question")).to_have_count(1)
 
 
 async def test_what_is_said_while_an_answer_is_written_ends_it_and_is_answered_next(
-    open_page: OpenPage, scripted: ScriptedWorker
+    page: Page, worker: ScriptedWorker
 ) -> None:
     ends = asyncio.Event()
 
@@ -424,8 +409,7 @@ async def test_what_is_said_while_an_answer_is_written_ends_it_and_is_answered_n
         await stream.send("response.created", response={"id": "resp_2", "status": "in_progress"})
         await hello(stream)
 
-    scripted.script, scripted.rest = answer, successor
-    page = await open_page(scripted.url)
+    worker.script, worker.rest = answer, successor
     question = page.locator("#question")
     await ask(page, "Count.")
     await expect(page.locator(".prose")).to_have_text("One, two,")
@@ -440,13 +424,13 @@ async def test_what_is_said_while_an_answer_is_written_ends_it_and_is_answered_n
     await expect(page.locator(".prose")).to_have_text(["One, two,", "Hello."])
     await expect(page.locator(".question p")).to_have_text(["Count.", "In French.\n\nPlease."])
     await expect(page.locator(".heard:visible")).to_have_count(0)
-    assert scripted.said == ["In French.", "Please."]
+    assert worker.said == ["In French.", "Please."]
 
 
 @pytest.mark.parametrize("arrived", [True, False])
 @pytest.mark.parametrize("over", [True, False])
 async def test_what_is_said_to_an_answer_survives_a_reload(
-    open_page: OpenPage, scripted: ScriptedWorker, arrived: bool, over: bool
+    page: Page, worker: ScriptedWorker, arrived: bool, over: bool
 ) -> None:
     """The answer may have ended meanwhile, and the worker may not have heard it."""
 
@@ -456,21 +440,20 @@ async def test_what_is_said_to_an_answer_survives_a_reload(
         await asyncio.Event().wait()
 
     async def rest(stream: Stream) -> None:
-        id = "resp_1" if not over and len(scripted.resumed) == 1 else "resp_2"
+        id = "resp_1" if not over and len(worker.resumed) == 1 else "resp_2"
         await stream.send("response.created", response={"id": id, "status": "in_progress"})
         await hello(stream)
 
-    scripted.script, scripted.rest = answer, rest
-    page = await open_page(scripted.url)
+    worker.script, worker.rest = answer, rest
     await ask(page, "Count.")
     await expect(page.locator(".prose")).to_have_text("One, two,")
     await page.locator("#question").fill("In French.")
     await page.locator("#question").press("Enter")
     await expect(page.locator(".heard")).to_have_text("You said: In French.")
     successor = {"firsttoken_successor": "resp_2"} if arrived else {}
-    scripted.states["resp_1"] = {"status": "incomplete" if over else "in_progress", **successor}
+    worker.states["resp_1"] = {"status": "incomplete" if over else "in_progress", **successor}
     if over:
-        scripted.items = [
+        worker.items = [
             message("Count.", "msg_0", "user", response_id="resp_1"),
             message("One,", response_id="resp_1"),
         ]
@@ -480,7 +463,7 @@ async def test_what_is_said_to_an_answer_survives_a_reload(
         await expect(page.get_by_role("button", name="Try again")).to_be_visible()
     else:
         await expect(page.locator(".prose").last).to_have_text("Hello.")
-    assert scripted.said == ["In French."] * (1 if arrived or over else 2)
+    assert worker.said == ["In French."] * (1 if arrived or over else 2)
 
 
 def until_heard(scripted: ScriptedWorker) -> Callable[[Stream], Awaitable[None]]:
@@ -497,43 +480,38 @@ def until_heard(scripted: ScriptedWorker) -> Callable[[Stream], Awaitable[None]]
 
 
 async def test_what_is_said_to_an_answer_that_has_just_ended_is_the_next_question(
-    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+    page: Page, worker: ScriptedWorker, complaints: list[str]
 ) -> None:
-    scripted.script, scripted.over = until_heard(scripted), True
-    page = await open_page(scripted.url)
+    worker.script, worker.over = until_heard(worker), True
     await ask(page, "Count.")
     await expect(page.locator(".prose")).to_have_text("One, two,")
     await ask(page, "In French.")
     await expect(page.locator(".prose")).to_have_count(2)
-    assert [turn["input"] for turn in scripted.turns] == ["Count.", "In French."]
+    assert [turn["input"] for turn in worker.turns] == ["Count.", "In French."]
     assert all("409" in text for text in complaints)
     complaints.clear()
 
 
-async def test_what_is_said_just_before_an_answer_ends_is_not_asked_again(
-    open_page: OpenPage, scripted: ScriptedWorker
-) -> None:
-    scripted.script, scripted.rest, scripted.replies = until_heard(scripted), hello, asyncio.Event()
-    page = await open_page(scripted.url)
+async def test_what_is_said_just_before_an_answer_ends_is_not_asked_again(page: Page, worker: ScriptedWorker) -> None:
+    worker.script, worker.rest, worker.replies = until_heard(worker), hello, asyncio.Event()
     await ask(page, "Count.")
     await expect(page.locator(".prose")).to_have_text("One, two,")
     await ask(page, "In French.")
     await expect(page.get_by_role("button", name="Send the question")).to_be_visible()
-    scripted.replies.set()
+    worker.replies.set()
     await expect(page.locator(".prose").last).to_have_text("Hello.")
-    assert [turn["input"] for turn in scripted.turns] == ["Count."]
+    assert [turn["input"] for turn in worker.turns] == ["Count."]
 
 
 async def test_what_was_said_to_an_answer_that_is_stopped_can_be_asked_again(
-    open_page: OpenPage, scripted: ScriptedWorker
+    page: Page, worker: ScriptedWorker
 ) -> None:
     async def answer(stream: Stream) -> None:
         await stream.begin_text()
         await stream.text("One, two,")
         await asyncio.Event().wait()
 
-    scripted.script = answer
-    page = await open_page(scripted.url)
+    worker.script = answer
     await ask(page, "Count.")
     await expect(page.locator(".prose")).to_have_text("One, two,")
     await ask(page, "In French.")
@@ -543,9 +521,7 @@ async def test_what_was_said_to_an_answer_that_is_stopped_can_be_asked_again(
     await expect(page.locator(".turn").last).to_contain_text("This question was not answered.")
 
 
-async def test_sources_that_an_answer_does_not_cite_are_pointed_at(
-    open_page: OpenPage, scripted: ScriptedWorker
-) -> None:
+async def test_sources_that_an_answer_does_not_cite_are_pointed_at(page: Page, worker: ScriptedWorker) -> None:
     async def declines(stream: Stream) -> None:
         await stream.sources()
         await stream.begin_text()
@@ -553,13 +529,12 @@ async def test_sources_that_an_answer_does_not_cite_are_pointed_at(
         await stream.end_text("I could not find that.")
         await stream.complete()
 
-    scripted.script = declines
-    page = await open_page(scripted.url)
+    worker.script = declines
     await ask(page, "What is the queue?")
     await expect(page.locator(".sources h2")).to_have_text("1 source: none cited, but one may hold the answer")
 
 
-async def test_a_source_shows_words_instead_of_markdown(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+async def test_a_source_shows_words_instead_of_markdown(page: Page, worker: ScriptedWorker) -> None:
     async def answer(stream: Stream) -> None:
         rows = "| a | b |\n|---|---|\n| 1 | 2 |\n\nOf one without its head:\n\n| `c` | d |\n| e | f |"
         passage = {**PASSAGE, "text": f"## Head\n\nSome **bold**\n`code`.\n\n```\nx\n```\n\n{rows}"}
@@ -568,8 +543,7 @@ async def test_a_source_shows_words_instead_of_markdown(open_page: OpenPage, scr
         await stream.end_text("")
         await stream.complete()
 
-    scripted.script = answer
-    page = await open_page(scripted.url)
+    worker.script = answer
     await ask(page, "What is it?")
     words = "Head Some bold code. x a · b · 1 · 2 Of one without its head: c · d · e · f"
     await expect(page.locator(".source-text")).to_have_text(words)

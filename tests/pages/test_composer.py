@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 
-from playwright.async_api import FilePayload, Locator, Request, expect
+from playwright.async_api import FilePayload, Locator, Page, Request, expect
 
 from tests.pages.conftest import PHONE, OpenPage, ask
 from tests.pages.scripted import STORE, TRACE, ScriptedWorker, Stream, message
@@ -68,16 +68,13 @@ async def test_what_is_written_is_searched_for_when_the_keys_rest(
     assert scripted.turns[0]["input"] == "Which port is it?"
 
 
-async def test_shift_enter_breaks_the_line_and_examples_ask_at_once(
-    open_page: OpenPage, scripted: ScriptedWorker
-) -> None:
-    page = await open_page(scripted.url)
+async def test_shift_enter_breaks_the_line_and_examples_ask_at_once(page: Page, worker: ScriptedWorker) -> None:
     question = page.locator("#question")
     await question.fill("one")
     await question.press("Shift+Enter")
     await question.type("two")
     await expect(question).to_have_value("one\ntwo")
-    assert scripted.turns == []
+    assert worker.turns == []
     await page.locator("[data-example]").first.click()
     await expect(page.locator(".prose")).to_have_text("Hello.")
 

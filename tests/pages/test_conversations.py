@@ -35,9 +35,7 @@ async def test_a_conversation_that_a_program_began_is_called_by_its_first_questi
     await expect(page).to_have_title("How high is it? · Firsttoken")
 
 
-async def test_an_answer_goes_on_while_another_conversation_is_shown(
-    open_page: OpenPage, scripted: ScriptedWorker
-) -> None:
+async def test_an_answer_goes_on_while_another_conversation_is_shown(page: Page, worker: ScriptedWorker) -> None:
     more = asyncio.Event()
 
     async def answer(stream: Stream) -> None:
@@ -48,8 +46,7 @@ async def test_an_answer_goes_on_while_another_conversation_is_shown(
         await stream.end_text("Slow but sure.")
         await stream.complete()
 
-    scripted.script = answer
-    page = await open_page(scripted.url)
+    worker.script = answer
     await ask(page, "Take your time")
     await expect(page.locator(".prose")).to_have_text("Slow")
     await page.get_by_role("button", name="New conversation").click()
@@ -246,29 +243,22 @@ async def imported(page: Page, name: str, content: Any) -> None:
     await (await chooser.value).set_files({"name": name, "mimeType": "application/json", "buffer": text.encode()})
 
 
-async def test_what_was_exported_is_imported_as_another_conversation(
+async def test_what_was_exported_and_messages_as_programs_keep_them_are_imported_and_other_files_say_what_they_are(
     open_page: OpenPage, scripted: ScriptedWorker
 ) -> None:
-    said = [message(f"Text {n}", f"msg_{n}", "user" if n % 2 == 0 else "assistant") for n in range(24)]
     page = await open_page(scripted.url)
+    for content, told in (("Dear diary", "is not JSON"), ({"items": [{"role": 7}]}, "has no messages")):
+        await imported(page, "diary.json", content)
+        await expect(page.locator("#warning")).to_contain_text(told)
+    assert scripted.conversations == {}
+    said = [message(f"Text {n}", f"msg_{n}", "user" if n % 2 == 0 else "assistant") for n in range(24)]
     call = {"type": "function_call", "name": "calculator", "arguments": "{}"}
     await imported(page, "trains.json", {"metadata": {"title": "Trains"}, "items": [call, *said]})
     await expect(page.locator(".turn")).to_have_count(12)
     await expect(page.locator("#title")).to_have_text("Trains")
     await expect(page.locator(".prose").last).to_have_text("Text 23")
     assert len(scripted.items) == 24
-
-
-async def test_messages_as_programs_keep_them_are_imported_too(open_page: OpenPage, scripted: ScriptedWorker) -> None:
-    page = await open_page(scripted.url)
+    scripted.items.clear()
     await imported(page, "chat.json", [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}])
-    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await expect(page.locator(".prose")).to_have_text(["Hello."])
     await expect(page.locator("#title")).to_have_text("Hi")
-
-
-async def test_a_file_that_is_no_conversation_says_so(open_page: OpenPage, scripted: ScriptedWorker) -> None:
-    page = await open_page(scripted.url)
-    for content, told in (("Dear diary", "is not JSON"), ({"items": [{"role": 7}]}, "has no messages")):
-        await imported(page, "diary.json", content)
-        await expect(page.locator("#warning")).to_contain_text(told)
-    assert scripted.conversations == {}

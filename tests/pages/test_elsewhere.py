@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
 from playwright.async_api import Page, expect
 
 from tests.pages.conftest import OpenPage, ask
@@ -16,10 +17,12 @@ def stored(n: int, *answers: str) -> list[dict[str, object]]:
     return [question, *(message(text, f"msg_a{n}", response_id=f"resp_{n}") for text in answers)]
 
 
-async def opened(open_page: OpenPage, scripted: ScriptedWorker) -> Page:
-    scripted.conversations["conv_1"] = {"id": "conv_1", "object": "conversation", "created_at": 1.8e9, "metadata": {}}
-    scripted.items = stored(1, "First.")
-    page = await open_page(f"{scripted.url}/#/c/conv_1")
+@pytest.fixture
+async def page(page: Page, worker: ScriptedWorker) -> Page:
+    """A conversation of one turn."""
+    created = {"id": "conv_1", "object": "conversation", "created_at": 1.8e9, "metadata": {}}
+    worker.conversations, worker.items = {"conv_1": created}, stored(1, "First.")
+    await page.goto(f"{worker.url}/#/c/conv_1")
     await expect(page.locator(".prose")).to_have_text(["First."])
     return page
 
@@ -39,22 +42,19 @@ async def come_back(page: Page) -> None:
     )
 
 
-async def test_a_turn_of_another_browser_is_there_when_one_comes_back(
-    open_page: OpenPage, scripted: ScriptedWorker
-) -> None:
-    page = await opened(open_page, scripted)
-    scripted.items += stored(2, "Second.")
+async def test_a_turn_of_another_browser_is_there_when_one_comes_back(page: Page, worker: ScriptedWorker) -> None:
+    worker.items += stored(2, "Second.")
     other = {"id": "conv_2", "object": "conversation", "created_at": 1.8e9, "metadata": {"title": "From elsewhere"}}
-    scripted.conversations["conv_2"] = other
+    worker.conversations["conv_2"] = other
     await come_back(page)
     await expect(page.locator(".prose")).to_have_text(["First.", "Second."])
     await expect(page.locator("#conversations")).to_contain_text("From elsewhere")
-    del scripted.conversations["conv_2"]
+    del worker.conversations["conv_2"]
     await come_back(page)
     await expect(page.locator(".conversation")).to_have_count(1)
 
 
-async def test_an_answer_that_another_tab_waits_for_is_followed(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+async def test_an_answer_that_another_tab_waits_for_is_followed(page: Page, worker: ScriptedWorker) -> None:
     told = asyncio.Event()
 
     async def rest(stream: Stream) -> None:
@@ -65,8 +65,7 @@ async def test_an_answer_that_another_tab_waits_for_is_followed(open_page: OpenP
         await stream.end_text("It is done.")
         await stream.complete()
 
-    page = await opened(open_page, scripted)
-    scripted.rest = rest
+    worker.rest = rest
     await note_another(page)
     await come_back(page)
     await expect(page.locator(".prose")).to_have_text(["First.", "It is"])
@@ -75,9 +74,7 @@ async def test_an_answer_that_another_tab_waits_for_is_followed(open_page: OpenP
     await expect(page.locator(".prose")).to_have_text(["First.", "It is done."])
 
 
-async def test_two_tabs_that_ask_at_once_show_both_turns_in_the_end(
-    open_page: OpenPage, scripted: ScriptedWorker
-) -> None:
+async def test_two_tabs_that_ask_at_once_show_both_turns_in_the_end(page: Page, worker: ScriptedWorker) -> None:
     told = asyncio.Event()
 
     async def slow(stream: Stream) -> None:
@@ -87,8 +84,7 @@ async def test_two_tabs_that_ask_at_once_show_both_turns_in_the_end(
         await stream.end_text("Here.")
         await stream.complete()
 
-    page = await opened(open_page, scripted)
-    scripted.script = slow
+    worker.script = slow
     await ask(page, "Question 3")
     await expect(page.locator(".waiting").last).to_be_visible()
     # The other one began later and ended first.
@@ -98,14 +94,13 @@ async def test_two_tabs_that_ask_at_once_show_both_turns_in_the_end(
     noted = await page.evaluate("() => localStorage.getItem('firsttoken.running.conv_1')")
     assert json.loads(noted) == OTHER, "it is still waited for"
     here = [{**item, "firsttoken_response_id": "resp_1"} for item in stored(3, "Here.")]
-    scripted.items = [*stored(0, "First."), *stored(2, "Elsewhere."), *here]
+    worker.items = [*stored(0, "First."), *stored(2, "Elsewhere."), *here]
     await page.locator("#question").blur()
     await come_back(page)
     await expect(page.locator(".prose")).to_have_text(["First.", "Elsewhere.", "Here."])
 
 
-async def test_what_is_shown_already_is_left_alone(open_page: OpenPage, scripted: ScriptedWorker) -> None:
-    page = await opened(open_page, scripted)
+async def test_what_is_shown_already_is_left_alone(page: Page, worker: ScriptedWorker) -> None:
     await page.locator(".turn").evaluate("(node) => { node.marked = true; }")
     async with page.expect_response("**/items?order=desc*"):
         await come_back(page)
@@ -113,15 +108,14 @@ async def test_what_is_shown_already_is_left_alone(open_page: OpenPage, scripted
 
 
 async def test_a_question_that_did_not_arrive_stays_whatever_others_do(
-    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+    page: Page, worker: ScriptedWorker, complaints: list[str]
 ) -> None:
-    page = await opened(open_page, scripted)
-    scripted.refusals = [(400, {})]
+    worker.refusals = [(400, {})]
     await page.locator("#question").fill("Is this lost?")
     await page.keyboard.press("Enter")
     await expect(page.locator(".question p")).to_have_text(["Question 1", "Is this lost?"])
     await page.locator("#question").blur()
-    scripted.items += stored(2, "Second.")
+    worker.items += stored(2, "Second.")
     await come_back(page)
     await expect(page.locator(".question p")).to_have_text(["Question 1", "Question 2", "Is this lost?"])
     await expect(page.locator(".problem")).to_contain_text("Refused with 400.")
@@ -148,10 +142,9 @@ async def test_an_answer_whose_connection_was_lost_is_shown_once_the_worker_is_r
 
 
 async def test_a_session_that_ended_is_told_before_something_is_asked(
-    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+    page: Page, worker: ScriptedWorker, complaints: list[str]
 ) -> None:
-    page = await opened(open_page, scripted)
-    scripted.signed_in = False
+    worker.signed_in = False
     await come_back(page)
     warning = page.locator("#warning")
     await expect(warning).to_contain_text("You are signed out.")

@@ -21,9 +21,8 @@ async def choose(page: Page) -> None:
 
 
 async def test_a_conversation_keeps_its_settings_and_a_new_one_has_the_usual_ones(
-    open_page: OpenPage, scripted: ScriptedWorker
+    page: Page, worker: ScriptedWorker
 ) -> None:
-    page = await open_page(scripted.url)
     await choose(page)
     await ask(page, "Hello?")
     await expect(page.locator(".prose")).to_have_text("Hello.")
@@ -35,30 +34,29 @@ async def test_a_conversation_keeps_its_settings_and_a_new_one_has_the_usual_one
     await ask(page, "Elsewhere?")
     await expect(page.locator(".question")).to_have_count(1)
     await expect(page.locator(".prose")).to_have_text("Hello.")
-    first, second, elsewhere = scripted.turns
+    first, second, elsewhere = worker.turns
     for turn in (first, second):
         assert turn["instructions"] == INSTRUCTIONS.strip()
         assert (turn["temperature"], turn["max_output_tokens"]) == (0.7, 200)
         assert turn["reasoning"] == {"effort": "low"}
     assert not elsewhere.keys() & {"temperature", "top_p", "instructions", "max_output_tokens", "reasoning"}
-    assert all(len(value) <= 512 for value in scripted.conversations["conv_1"]["metadata"].values())
+    settings = worker.conversations[first["conversation"]]["metadata"].values()
+    assert all(len(value) <= 512 for value in settings)
 
 
-async def test_settings_of_a_begun_conversation_are_changed_and_reset(
-    open_page: OpenPage, scripted: ScriptedWorker
-) -> None:
-    page = await open_page(scripted.url)
+async def test_settings_of_a_begun_conversation_are_changed_and_reset(page: Page, worker: ScriptedWorker) -> None:
     await ask(page, "Hello?")
     await expect(page.locator(".prose")).to_have_text("Hello.")
     await choose(page)
     await expect(page.locator("#open-settings")).to_have_attribute("data-set", "true")
-    assert scripted.conversations["conv_1"]["metadata"]["title"] == "Hello?"
+    conversation = worker.turns[0]["conversation"]
+    assert worker.conversations[conversation]["metadata"]["title"] == "Hello?"
     await page.get_by_role("button", name="Settings of this conversation").click()
     await page.get_by_role("button", name="Reset").click()
-    async with page.expect_response("**/conversations/conv_1"):
+    async with page.expect_response(f"**/conversations/{conversation}"):
         await page.get_by_role("button", name="Done").click()
     await expect(page.locator("#open-settings")).to_have_attribute("data-set", "false")
-    assert scripted.conversations["conv_1"]["metadata"] == {"title": "Hello?"}
+    assert worker.conversations[conversation]["metadata"] == {"title": "Hello?"}
 
 
 async def test_settings_that_could_not_be_saved_are_used_and_saved_later(
@@ -133,9 +131,8 @@ async def test_settings_are_kept_by_a_name_and_chosen_again(open_page: OpenPage,
     await expect(page.locator("#preset")).to_be_disabled()
 
 
-async def test_the_lowest_positions_leave_sampling_to_the_model(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+async def test_the_lowest_positions_leave_sampling_to_the_model(page: Page, worker: ScriptedWorker) -> None:
     """Beside them, a temperature of 0 and a top p of 1 are choices like any other."""
-    page = await open_page(scripted.url)
     panel = page.get_by_role("button", name="Settings of this conversation")
     await panel.click()
     await expect(page.locator("#settings-temperature")).to_have_text("model default")
@@ -146,4 +143,4 @@ async def test_the_lowest_positions_leave_sampling_to_the_model(open_page: OpenP
     await page.get_by_role("button", name="Done").click()
     await ask(page, "Hello?")
     await expect(page.locator(".prose")).to_have_text("Hello.")
-    assert (scripted.turns[0]["temperature"], scripted.turns[0]["top_p"]) == (0, 1)
+    assert (worker.turns[0]["temperature"], worker.turns[0]["top_p"]) == (0, 1)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 
-from playwright.async_api import FilePayload, Route, expect
+from playwright.async_api import FilePayload, Page, Route, expect
 
 from tests.pages.conftest import OpenPage, ask
 from tests.pages.scripted import ScriptedWorker, Stream, hello, message
 
 
-async def test_stop_ends_the_request_and_keeps_what_was_written(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+async def test_stop_ends_the_request_and_keeps_what_was_written(page: Page, worker: ScriptedWorker) -> None:
     gone = asyncio.Event()
 
     async def answer(stream: Stream) -> None:
@@ -22,20 +22,19 @@ async def test_stop_ends_the_request_and_keeps_what_was_written(open_page: OpenP
         finally:
             gone.set()
 
-    scripted.script = answer
-    page = await open_page(scripted.url)
+    worker.script = answer
     await ask(page, "Something long")
     await expect(page.locator(".prose")).to_have_text("Half an ans")
     await page.get_by_role("button", name="Stop the answer").click()
     await asyncio.wait_for(gone.wait(), 10)
-    assert scripted.cancelled == ["resp_1"]
+    assert worker.cancelled == ["resp_1"]
     await expect(page.locator(".note")).to_contain_text("Stopped")
     await expect(page.locator(".prose")).to_have_text("Half an ans")
     await expect(page.get_by_role("button", name="Send the question")).to_be_visible()
 
 
 async def test_an_answer_that_is_stopped_before_the_page_knows_it_is_stopped_once_it_does(
-    open_page: OpenPage, scripted: ScriptedWorker
+    page: Page, worker: ScriptedWorker
 ) -> None:
     arrives = asyncio.Event()
 
@@ -43,7 +42,6 @@ async def test_an_answer_that_is_stopped_before_the_page_knows_it_is_stopped_onc
         await arrives.wait()
         await route.continue_()
 
-    page = await open_page(scripted.url)
     await page.route("**/v1/responses", slowly)
     await ask(page, "Something long")
     await ask(page, "In short")
@@ -54,7 +52,7 @@ async def test_an_answer_that_is_stopped_before_the_page_knows_it_is_stopped_onc
     await expect(page.get_by_role("button", name="Try again")).to_have_count(2)
     async with page.expect_response("**/v1/responses/*/cancel"):
         arrives.set()
-    assert scripted.cancelled == ["resp_1"]
+    assert worker.cancelled == ["resp_1"]
 
 
 async def test_a_question_that_nothing_answers_is_sent_again_as_the_same_request(
@@ -110,15 +108,14 @@ async def test_a_conversation_that_cannot_be_begun_says_so(
 
 
 async def test_a_busy_worker_is_asked_again_after_a_countdown(
-    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+    page: Page, worker: ScriptedWorker, complaints: list[str]
 ) -> None:
-    scripted.refusals.append((429, {"retry-after-ms": "1200"}))
-    page = await open_page(scripted.url)
+    worker.refusals.append((429, {"retry-after-ms": "1200"}))
     await ask(page, "Are you there?")
     await expect(page.locator(".problem")).to_contain_text(re.compile(r"Trying again in [12] s"))
     await expect(page.locator(".prose")).to_have_text("Hello.")
     await expect(page.locator(".question")).to_have_count(1)
-    assert len(scripted.turns) == 2
+    assert len(worker.turns) == 2
     assert [text for text in complaints if "429" not in text] == []
     complaints.clear()
 
@@ -163,11 +160,10 @@ async def test_an_answer_whose_session_ends_goes_on_after_the_next_sign_in(
 
 
 async def test_a_spent_budget_says_so_and_is_not_asked_again_by_itself(
-    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+    page: Page, worker: ScriptedWorker, complaints: list[str]
 ) -> None:
-    scripted.refusals.append((429, {"retry-after": "1"}))
-    scripted.reason = {"message": "This key has spent its budget of 5 for today.", "code": "insufficient_quota"}
-    page = await open_page(scripted.url)
+    worker.refusals.append((429, {"retry-after": "1"}))
+    worker.reason = {"message": "This key has spent its budget of 5 for today.", "code": "insufficient_quota"}
     await ask(page, "One more?")
     await expect(page.locator(".problem")).to_contain_text("has spent its budget of 5 for today.")
     await page.get_by_role("button", name="Try again").click()
@@ -176,10 +172,9 @@ async def test_a_spent_budget_says_so_and_is_not_asked_again_by_itself(
 
 
 async def test_what_is_refused_for_hours_is_not_counted_down(
-    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+    page: Page, worker: ScriptedWorker, complaints: list[str]
 ) -> None:
-    scripted.refusals.append((503, {"retry-after": "7200"}))
-    page = await open_page(scripted.url)
+    worker.refusals.append((503, {"retry-after": "7200"}))
     await ask(page, "Are you there?")
     await expect(page.locator(".problem .button")).to_have_text("Try again")
     complaints.clear()
@@ -215,21 +210,20 @@ async def test_a_refusal_is_told_in_the_worker_s_words_beside_its_countdown(
 
 
 async def test_a_refused_question_that_is_asked_again_leaves_what_was_answered_since(
-    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+    page: Page, worker: ScriptedWorker, complaints: list[str]
 ) -> None:
-    scripted.refusals.append((429, {"retry-after-ms": "2000"}))
-    page = await open_page(scripted.url)
+    worker.refusals.append((429, {"retry-after-ms": "2000"}))
     await ask(page, "First?")
     await expect(page.locator(".problem")).to_be_visible()
     await ask(page, "Second?")
     await expect(page.locator(".prose")).to_have_count(2)
     await expect(page.locator(".question > p")).to_have_text(["Second?", "First?"])
-    assert [turn["input"] for turn in scripted.turns] == ["First?", "Second?", "First?"]
+    assert [turn["input"] for turn in worker.turns] == ["First?", "Second?", "First?"]
     complaints.clear()
 
 
 async def test_a_countdown_that_ends_during_an_answer_leaves_it_to_the_person(
-    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+    page: Page, worker: ScriptedWorker, complaints: list[str]
 ) -> None:
     told = asyncio.Event()
 
@@ -240,9 +234,8 @@ async def test_a_countdown_that_ends_during_an_answer_leaves_it_to_the_person(
         await stream.end_text("Hello.")
         await stream.complete()
 
-    scripted.refusals.append((429, {"retry-after-ms": "2000"}))
-    scripted.script = slow
-    page = await open_page(scripted.url)
+    worker.refusals.append((429, {"retry-after-ms": "2000"}))
+    worker.script = slow
     await ask(page, "First?")
     await expect(page.locator(".problem")).to_be_visible()
     await ask(page, "Second?")
@@ -253,9 +246,8 @@ async def test_a_countdown_that_ends_during_an_answer_leaves_it_to_the_person(
 
 
 async def test_a_warning_goes_when_it_is_closed_and_when_something_else_is_done(
-    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+    page: Page, worker: ScriptedWorker, complaints: list[str]
 ) -> None:
-    page = await open_page(scripted.url)
     warning = page.locator("#warning")
 
     async def fail() -> None:
@@ -276,51 +268,46 @@ async def test_a_warning_goes_when_it_is_closed_and_when_something_else_is_done(
 
 
 async def test_a_broken_connection_keeps_the_text_and_offers_to_try_again(
-    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+    page: Page, worker: ScriptedWorker, complaints: list[str]
 ) -> None:
     async def broken(stream: Stream) -> None:
         await stream.begin_text()
         await stream.text("It was going w")
 
-    scripted.script = broken
-    page = await open_page(scripted.url)
+    worker.script = broken
     await ask(page, "Go on")
     await expect(page.locator(".problem")).to_contain_text("The connection was lost")
     await expect(page.locator(".prose")).to_have_text("It was going w")
-    scripted.script = hello
+    worker.script = hello
     await page.get_by_role("button", name="Try again").click()
     await expect(page.locator(".prose")).to_have_text("Hello.")
     await expect(page.locator(".question")).to_have_count(1)
     complaints.clear()
 
 
-async def test_a_failed_answer_says_so(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+async def test_a_failed_answer_says_so(page: Page, worker: ScriptedWorker) -> None:
     async def failed(stream: Stream) -> None:
         error = {"code": "server_error", "message": "The engine stopped."}
         await stream.send("response.failed", response={"id": "resp_1", "status": "failed", "error": error})
 
-    scripted.script = failed
-    page = await open_page(scripted.url)
+    worker.script = failed
     await ask(page, "Hello?")
     await expect(page.locator(".problem")).to_contain_text("The engine stopped.")
 
 
-async def test_an_answer_that_was_stopped_in_another_page_says_so(
-    open_page: OpenPage, scripted: ScriptedWorker
-) -> None:
+async def test_an_answer_that_was_stopped_in_another_page_says_so(page: Page, worker: ScriptedWorker) -> None:
     async def stopped(stream: Stream) -> None:
         await stream.begin_text()
         await stream.text("It was going w")
         await stream.done()
 
-    scripted.script = stopped
-    page = await open_page(scripted.url)
+    worker.script = stopped
     await ask(page, "Go on")
     await expect(page.locator(".note")).to_contain_text("Stopped")
     await expect(page.locator(".problem")).to_have_count(0)
 
 
-async def test_an_answer_goes_on_after_the_connection_was_lost(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+async def test_an_answer_goes_on_after_the_connection_was_lost(page: Page, worker: ScriptedWorker) -> None:
     reconnected, told = asyncio.Event(), asyncio.Event()
 
     async def broken(stream: Stream) -> None:
@@ -334,8 +321,7 @@ async def test_an_answer_goes_on_after_the_connection_was_lost(open_page: OpenPa
         await stream.end_text("It goes on.")
         await stream.complete()
 
-    scripted.script, scripted.rest = broken, rest
-    page = await open_page(scripted.url)
+    worker.script, worker.rest = broken, rest
     await ask(page, "Go on")
     await reconnected.wait()
     await expect(page.locator(".waiting")).to_have_text("Reconnecting", use_inner_text=True)
@@ -343,7 +329,7 @@ async def test_an_answer_goes_on_after_the_connection_was_lost(open_page: OpenPa
     told.set()
     await expect(page.locator(".prose")).to_have_text("It goes on.")
     await expect(page.get_by_role("button", name="Send the question")).to_be_visible()
-    assert scripted.resumed == [2]  # after response.created, the item and its first piece
+    assert worker.resumed == [2]  # after response.created, the item and its first piece
 
 
 async def test_a_silent_connection_is_given_up_and_one_offline_is_waited_for(
@@ -378,7 +364,7 @@ async def test_a_silent_connection_is_given_up_and_one_offline_is_waited_for(
     complaints.clear()  # the browser's, of each try
 
 
-async def test_an_answer_goes_on_after_the_page_was_loaded_again(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+async def test_an_answer_goes_on_after_the_page_was_loaded_again(page: Page, worker: ScriptedWorker) -> None:
     async def standing(stream: Stream) -> None:
         await stream.begin_text()
         await stream.text("It goes ")
@@ -391,15 +377,14 @@ async def test_an_answer_goes_on_after_the_page_was_loaded_again(open_page: Open
         await stream.end_text("It goes on.")
         await stream.complete()
 
-    scripted.script, scripted.rest = standing, whole
-    page = await open_page(scripted.url)
+    worker.script, worker.rest = standing, whole
     await ask(page, "Go on")
     await expect(page.locator(".prose")).to_have_text("It goes")
     await page.reload()
     await expect(page.locator(".question p")).to_have_text("Go on")
     await expect(page.locator(".prose")).to_have_text("It goes on.")
-    assert scripted.resumed == [-1]
-    scripted.items = [message("Go on", "msg_0", "user"), message("It goes on.")]
+    assert worker.resumed == [-1]
+    worker.items = [message("Go on", "msg_0", "user"), message("It goes on.")]
     await page.reload()
     await expect(page.locator(".prose")).to_have_text("It goes on.")
-    assert scripted.resumed == [-1]  # nothing is left to wait for
+    assert worker.resumed == [-1]  # nothing is left to wait for

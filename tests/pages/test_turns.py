@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pypdfium2
 import pytest
@@ -21,13 +22,15 @@ def stored_turn(n: int) -> list[dict[str, object]]:
 
 
 @pytest.fixture
-async def page(open_page: OpenPage, scripted: ScriptedWorker) -> Page:
+async def page(page: Page, worker: ScriptedWorker) -> AsyncIterator[Page]:
     """A conversation of two turns."""
-    scripted.conversations["conv_1"] = {"id": "conv_1", "object": "conversation", "created_at": 1.8e9, "metadata": {}}
-    scripted.items = [*stored_turn(1), *stored_turn(2)]
-    page = await open_page(f"{scripted.url}/#/c/conv_1", permissions=["clipboard-read", "clipboard-write"])
+    created = {"id": "conv_1", "object": "conversation", "created_at": 1.8e9, "metadata": {}}
+    worker.conversations, worker.items = {"conv_1": created}, [*stored_turn(1), *stored_turn(2)]
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await page.goto(f"{worker.url}/#/c/conv_1")
     await expect(page.locator(".turn")).to_have_count(2)
-    return page
+    yield page
+    await page.context.clear_permissions()
 
 
 async def test_what_is_asked_while_the_conversation_is_on_its_way_stands_below_it(page: Page) -> None:
@@ -51,11 +54,16 @@ async def test_what_is_asked_while_the_conversation_is_on_its_way_stands_below_i
 
 
 async def test_what_is_asked_of_a_conversation_that_never_arrived_is_there_to_be_asked_again(page: Page) -> None:
-    await page.route("**/conv_1/items?*", lambda route: asyncio.Event().wait())
+    again = asyncio.Event()
+
+    async def never(route: Route) -> None:
+        await (route.continue_() if again.is_set() else asyncio.Event().wait())
+
+    await page.route("**/conv_1/items?*", never)
     await page.reload()
     await ask(page, "Another question")
     await expect(page.locator(".question")).to_have_text(["Another question"])
-    await page.unroute_all()
+    again.set()
     await page.reload()
     await expect(page.locator(".question p")).to_have_text(["Question 1", "Question 2", "Another question"])
     await page.get_by_role("button", name="Try again").click()
@@ -84,9 +92,9 @@ READABLE = "A bold word [1] and code.\n\n1. one\n2. two\n  - inner\n\na\tb\n1\t2
 
 
 async def test_an_answer_is_copied_as_plain_text_and_shown_as_it_was_written(
-    page: Page, scripted: ScriptedWorker
+    page: Page, worker: ScriptedWorker
 ) -> None:
-    scripted.items[-1]["content"][0]["text"] = RICH
+    worker.items[-1]["content"][0]["text"] = RICH
     await page.reload()
     turn = page.locator(".turn").last
     more = turn.get_by_role("button", name="More about this answer")
@@ -114,21 +122,21 @@ async def test_past_answers_have_no_fields_that_a_browser_looks_through(page: Pa
     await expect(page.locator(".turn :is(form, input, textarea)")).to_have_count(0)
 
 
-async def test_regenerate_keeps_the_earlier_answer_as_a_version(page: Page, scripted: ScriptedWorker) -> None:
+async def test_regenerate_keeps_the_earlier_answer_as_a_version(page: Page, worker: ScriptedWorker) -> None:
     await page.locator(".turn").last.get_by_role("button", name="Regenerate").click()
     await expect(page.locator(".prose").last).to_have_text("Hello.")
     await expect(page.locator(".question p")).to_have_text(["Question 1", "Question 2"])
     await expect(page.locator(".versions")).to_have_text("2 of 2")
-    assert scripted.branches == [{"after": "msg_a1"}]
-    assert [turn["input"] for turn in scripted.turns] == ["Question 2"]
+    assert worker.branches == [{"after": "msg_a1"}]
+    assert [turn["input"] for turn in worker.turns] == ["Question 2"]
     await page.get_by_role("button", name="Previous version").click()
     await expect(page.locator(".versions")).to_have_count(0)  # the page shows what the worker has
-    assert scripted.branches[1:] == [{"item_id": "msg_q2"}]
-    assert scripted.deleted == []
+    assert worker.branches[1:] == [{"item_id": "msg_q2"}]
+    assert worker.deleted == []
 
 
 async def test_an_edited_question_takes_the_place_of_its_turn_and_what_follows(
-    page: Page, scripted: ScriptedWorker
+    page: Page, worker: ScriptedWorker
 ) -> None:
     await page.locator(".question").first.hover()
     await page.get_by_role("button", name="Edit").first.click()
@@ -136,12 +144,12 @@ async def test_an_edited_question_takes_the_place_of_its_turn_and_what_follows(
     await page.keyboard.press("Enter")
     await expect(page.locator(".question p")).to_have_text(["Another question"])
     await expect(page.locator(".prose")).to_have_text(["Hello."])
-    assert scripted.branches == [{"after": None}]
-    assert scripted.deleted == []
+    assert worker.branches == [{"after": None}]
+    assert worker.deleted == []
 
 
 async def test_turns_are_not_changed_while_an_answer_is_written_and_an_edit_is_kept(
-    page: Page, scripted: ScriptedWorker
+    page: Page, worker: ScriptedWorker
 ) -> None:
     released = asyncio.Event()
 
@@ -152,7 +160,7 @@ async def test_turns_are_not_changed_while_an_answer_is_written_and_an_edit_is_k
         await stream.end_text("Well")
         await stream.complete()
 
-    scripted.script = slow
+    worker.script = slow
     await ask(page, "A long one")
     await expect(page.locator(".prose").last).to_have_text("Well")
     await page.locator(".question").first.hover()
@@ -163,7 +171,7 @@ async def test_turns_are_not_changed_while_an_answer_is_written_and_an_edit_is_k
     await expect(page.get_by_label("Edit the question")).to_have_value("Another question")
     released.set()
     await expect(page.locator(".turn").last.get_by_role("button", name="Regenerate")).to_be_visible()
-    scripted.script = hello
+    worker.script = hello
     await page.get_by_label("Edit the question").press("Enter")
     await expect(page.locator(".question p")).to_have_text(["Another question"])
 
@@ -176,11 +184,11 @@ async def test_a_past_answer_shows_its_timing_and_leads_to_its_trace(page: Page)
     await expect(page.locator(".turn").last.get_by_role("button", name="Timing")).to_have_count(0)
 
 
-async def test_a_deleted_turn_is_gone_and_the_others_stay(page: Page, scripted: ScriptedWorker) -> None:
+async def test_a_deleted_turn_is_gone_and_the_others_stay(page: Page, worker: ScriptedWorker) -> None:
     await page.locator(".turn").first.hover()
     await page.locator(".turn").first.get_by_role("button", name="Delete").click()
     await expect(page.locator(".question p")).to_have_text(["Question 2"])
-    assert [item["id"] for item in scripted.items] == ["msg_q2", "msg_a2"]
+    assert [item["id"] for item in worker.items] == ["msg_q2", "msg_a2"]
 
 
 async def test_the_keyboard_finds_its_place_behind_what_it_changed(page: Page) -> None:
@@ -197,8 +205,8 @@ async def test_the_keyboard_finds_its_place_behind_what_it_changed(page: Page) -
     await expect(question).to_be_focused()
 
 
-async def test_a_conversation_is_printed_whole_and_in_dark_letters(page: Page, scripted: ScriptedWorker) -> None:
-    scripted.items = [item for n in range(30) for item in stored_turn(n)]
+async def test_a_conversation_is_printed_whole_and_in_dark_letters(page: Page, worker: ScriptedWorker) -> None:
+    worker.items = [item for n in range(30) for item in stored_turn(n)]
     await page.reload()
     await expect(page.locator(".turn")).to_have_count(30)
     await page.emulate_media(media="print", color_scheme="dark")
@@ -206,6 +214,7 @@ async def test_a_conversation_is_printed_whole_and_in_dark_letters(page: Page, s
     await page.emulate_media(media="null")
     assert ink == "rgb(31, 28, 24)"
     paper = pypdfium2.PdfDocument(await page.pdf(format="A4"))
+    await page.emulate_media(color_scheme="null")
     printed = "".join(sheet.get_textpage().get_text_range() for sheet in paper)
     assert printed.count("Yes, always.") == 30
     assert "Ask a question" not in printed
@@ -238,7 +247,7 @@ async def test_a_turn_that_failed_is_asked_again_without_its_question_being_stor
     assert scripted.deleted == ["msg_q"]
 
 
-async def test_an_answer_is_rated_with_a_word(page: Page, scripted: ScriptedWorker) -> None:
+async def test_an_answer_is_rated_with_a_word(page: Page, worker: ScriptedWorker) -> None:
     last = page.locator(".turn").last
     await last.get_by_role("button", name="Bad answer").click()
     await expect(last.get_by_role("button", name="Bad answer")).to_have_attribute("aria-pressed", "true")
@@ -246,11 +255,11 @@ async def test_an_answer_is_rated_with_a_word(page: Page, scripted: ScriptedWork
     await last.get_by_label("Comment").press("Enter")
     await expect(last.locator(".feedback")).to_contain_text("Thank you")
     about = {"response": "resp_2", "rating": "down"}
-    assert scripted.ratings == [about, {**about, "comment": "Not true."}]
+    assert worker.ratings == [about, {**about, "comment": "Not true."}]
 
 
-async def test_a_pressed_thumb_is_still_pressed_after_a_reload(page: Page, scripted: ScriptedWorker) -> None:
-    for item in scripted.items[2:]:
+async def test_a_pressed_thumb_is_still_pressed_after_a_reload(page: Page, worker: ScriptedWorker) -> None:
+    for item in worker.items[2:]:
         item["firsttoken_feedback"] = {"rating": "up", "comment": None}
     await page.reload()
     thumbs = page.get_by_role("button", name="Good answer")
@@ -258,4 +267,4 @@ async def test_a_pressed_thumb_is_still_pressed_after_a_reload(page: Page, scrip
     await expect(thumbs.first).to_have_attribute("aria-pressed", "false")
     await thumbs.last.click()  # and can be taken back
     await expect(thumbs.last).to_have_attribute("aria-pressed", "false")
-    assert scripted.ratings == [{"response": "resp_2", "rating": None}]
+    assert worker.ratings == [{"response": "resp_2", "rating": None}]

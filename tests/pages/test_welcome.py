@@ -15,6 +15,8 @@ async def test_a_tiny_model_is_said_to_be_tiny_and_how_to_get_a_better_one(
     await expect(page.locator("#ability")).to_contain_text("demo-chat (11 million parameters) is a tiny model")
     for better in ("--model smol-chat", "--model qwen3-4b-instruct"):
         await expect(page.locator("#better")).to_contain_text(better)
+    await expect(page.get_by_role("button", name="What is 12 * 45, and what time is it in Tokyo?")).to_be_visible()
+    await expect(page.get_by_role("button", name="What is 15% of 2,480?")).to_be_hidden()  # nor asked for percentages
 
 
 async def test_a_small_model_is_said_to_use_tools_and_to_invent(open_page: OpenPage, scripted: ScriptedWorker) -> None:
@@ -22,12 +24,6 @@ async def test_a_small_model_is_said_to_use_tools_and_to_invent(open_page: OpenP
     page = await open_page(scripted.url)
     await expect(page.locator("#ability")).to_contain_text("uses tools, cites documents and chats a little")
     await expect(page.get_by_role("button", name="What is 15% of 2,480?")).to_be_visible()
-
-
-async def test_a_tiny_model_is_not_asked_for_percentages(open_page: OpenPage, scripted: ScriptedWorker) -> None:
-    page = await open_page(scripted.url)
-    await expect(page.get_by_role("button", name="What is 12 * 45, and what time is it in Tokyo?")).to_be_visible()
-    await expect(page.get_by_role("button", name="What is 15% of 2,480?")).to_be_hidden()
 
 
 async def test_a_large_model_is_not_talked_down(open_page: OpenPage, scripted: ScriptedWorker) -> None:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 
-import pytest
 from playwright.async_api import Page, Route, expect
 
 from tests.pages.conftest import OpenPage, ask
 from tests.pages.scripted import ScriptedWorker, Stream, message
 
 
-async def test_a_draft_survives_a_reload_and_belongs_to_its_conversation(
-    open_page: OpenPage, scripted: ScriptedWorker
-) -> None:
-    page = await open_page(scripted.url)
+async def test_a_draft_survives_a_reload_and_belongs_to_its_conversation(page: Page, worker: ScriptedWorker) -> None:
     question = page.locator("#question")
     await ask(page, "First")
     await expect(page.locator(".prose")).to_have_text("Hello.")
@@ -53,17 +49,16 @@ async def test_what_is_typed_while_the_page_is_on_its_way_stays(open_page: OpenP
 
 
 async def test_a_question_that_was_refused_is_there_after_a_reload(
-    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+    page: Page, worker: ScriptedWorker, complaints: list[str]
 ) -> None:
-    scripted.refusals.append((400, {}))
-    page = await open_page(scripted.url)
+    worker.refusals.append((400, {}))
     await ask(page, "Too much")
     await expect(page.locator(".problem")).to_contain_text("Refused with 400.")
     await page.reload()
     await expect(page.locator(".question p")).to_have_text("Too much")
     await page.get_by_role("button", name="Try again").click()
     await expect(page.locator(".prose")).to_have_text("Hello.")
-    assert [turn["input"] for turn in scripted.turns] == ["Too much", "Too much"]
+    assert [turn["input"] for turn in worker.turns] == ["Too much", "Too much"]
     complaints.clear()
 
 
@@ -124,10 +119,7 @@ async def test_a_long_paste_is_sent_whole_and_what_is_too_long_says_the_limit(
     assert [len(turn["input"]) for turn in scripted.turns] == [30_000]
 
 
-async def test_the_question_has_the_focus_and_slash_brings_it_back(
-    open_page: OpenPage, scripted: ScriptedWorker
-) -> None:
-    page = await open_page(scripted.url)
+async def test_the_question_has_the_focus_and_slash_brings_it_back(page: Page, worker: ScriptedWorker) -> None:
     question = page.locator("#question")
     await expect(question).to_be_focused()
     await question.blur()
@@ -137,20 +129,19 @@ async def test_the_question_has_the_focus_and_slash_brings_it_back(
     await expect(question).to_have_value("/")
 
 
-async def test_escape_stops_the_answer_wherever_the_focus_is(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+async def test_escape_stops_the_answer_wherever_the_focus_is(page: Page, worker: ScriptedWorker) -> None:
     async def answer(stream: Stream) -> None:
         await stream.begin_text()
         await stream.text("Half")
         await asyncio.Event().wait()
 
-    scripted.script = answer
-    page = await open_page(scripted.url)
+    worker.script = answer
     await ask(page, "Something long")
     await expect(page.locator(".prose")).to_have_text("Half")
     await page.locator("#question").blur()
     await page.keyboard.press("Escape")
     await expect(page.locator(".note")).to_contain_text("Stopped")
-    assert scripted.cancelled == ["resp_1"]
+    assert worker.cancelled == ["resp_1"]
 
 
 LONG = "Some long text. " * 400
@@ -167,12 +158,9 @@ async def paste(page: Page, text: str) -> None:
     )
 
 
-async def test_a_pasted_file_is_part_of_the_draft_of_its_conversation(
-    open_page: OpenPage, scripted: ScriptedWorker
-) -> None:
-    page = await open_page(scripted.url)
+async def test_a_pasted_file_is_part_of_the_draft_of_its_conversation(page: Page, worker: ScriptedWorker) -> None:
     files, question = page.locator("#pastes li"), page.locator("#question")
-    await ask(page, "First")
+    await ask(page, "Pasted")
     await expect(page.locator(".prose")).to_have_text("Hello.")
     await paste(page, LONG)
     await expect(question).to_have_attribute("placeholder", "Ask about the pasted text")
@@ -180,7 +168,7 @@ async def test_a_pasted_file_is_part_of_the_draft_of_its_conversation(
     await page.get_by_role("button", name="New conversation").click()
     await expect(files).to_have_count(0)
     await expect(question).to_have_attribute("placeholder", "Ask a question")
-    await page.get_by_role("link", name="First", exact=True).click()
+    await page.get_by_role("link", name="Pasted", exact=True).click()
     await expect(files).to_have_count(1)
     await page.reload()
     await expect(files).to_contain_text("pasted text.txt")
@@ -193,14 +181,11 @@ async def test_a_pasted_file_is_part_of_the_draft_of_its_conversation(
     await page.get_by_role("button", name="Remove pasted text 2.txt").click()
     await question.press("Enter")
     await expect(page.locator(".prose")).to_have_count(1)
-    assert scripted.turns[-1]["input"] == f"Sum it up\nFile pasted text.txt:\n{LONG}"
+    assert worker.turns[-1]["input"] == f"Sum it up\nFile pasted text.txt:\n{LONG}"
     await expect(files).to_have_count(0)
 
 
-async def test_of_a_draft_that_is_too_long_to_keep_the_question_is_kept(
-    open_page: OpenPage, scripted: ScriptedWorker
-) -> None:
-    page = await open_page(scripted.url)
+async def test_of_a_draft_that_is_too_long_to_keep_the_question_is_kept(page: Page, worker: ScriptedWorker) -> None:
     await paste(page, "x" * 100_001)
     await page.locator("#question").fill("What is this?")
     await page.reload()
@@ -245,19 +230,19 @@ async def test_a_full_storage_loses_nothing_while_the_page_is_open(
     await expect(page.locator("#question")).to_have_value("half a thou")
 
 
-@pytest.mark.parametrize("kept", ["{", "7", "[7, [null]]", '{"question": 7}'])
-async def test_what_another_version_has_kept_does_not_break_the_page(
-    open_page: OpenPage, scripted: ScriptedWorker, kept: str
-) -> None:
-    page = await open_page(scripted.url)
-    await ask(page, "First")
-    await expect(page.locator(".prose")).to_have_text("Hello.")
-    await page.evaluate(
-        "(kept) => ['drafts', 'presets', 'running.conv_1', 'unsent.conv_1', 'unsent.null']"
-        ".map((n) => localStorage.setItem(`firsttoken.${n}`, kept))",
-        kept,
-    )
-    await page.reload()
-    await expect(page.locator(".turn")).to_have_count(0)
-    await ask(page, "Second")
-    await expect(page.locator(".prose")).to_have_text("Hello.")
+async def test_what_another_version_has_kept_does_not_break_the_page(page: Page, worker: ScriptedWorker) -> None:
+    for kept in ("{", "7", "[7, [null]]", '{"question": 7}'):
+        await ask(page, "Begun")
+        await expect(page.locator(".prose")).to_have_text("Hello.")
+        conversation = page.url.rpartition("/")[2]
+        await page.evaluate(
+            "([kept, id]) => ['drafts', 'presets', `running.${id}`, `unsent.${id}`, 'unsent.null']"
+            ".map((n) => localStorage.setItem(`firsttoken.${n}`, kept))",
+            [kept, conversation],
+        )
+        await page.reload()
+        await expect(page.locator(".turn")).to_have_count(0)
+        await ask(page, "Second")
+        await expect(page.locator(".prose")).to_have_text("Hello.")
+        await page.get_by_role("button", name="New conversation").click()
+        await expect(page.locator(".turn")).to_have_count(0)
