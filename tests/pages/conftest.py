@@ -169,6 +169,17 @@ async def scripted(windows: Windows, opened: list[Window], place: socket.socket)
         await windows.take_back(opened)
 
 
+async def begin(page: Page, url: str) -> None:
+    """A new conversation, where a page may stand open."""
+    if page.url.partition("#")[0] != f"{url}/":
+        await page.goto(url)
+        return
+    await page.unroute_all()
+    await page.evaluate(LEAVE)
+    await page.get_by_role("button", name="New conversation").click()
+    await expect(page.locator(".turn")).to_have_count(0)
+
+
 @pytest.fixture(scope="module")
 async def kept(windows: Windows) -> AsyncIterator[tuple[ScriptedWorker, Window]]:
     """A worker and its open page, for all tests of a file that need no more than a new conversation."""
@@ -196,13 +207,7 @@ async def page(
     _, window = kept
     page, failed = window.page, request.session.testsfailed
     window.complaints = complaints
-    if page.url.startswith(worker.url):
-        await page.unroute_all()
-        await page.evaluate(LEAVE)
-        await page.get_by_role("button", name="New conversation").click()
-        await expect(page.locator(".turn")).to_have_count(0)
-    else:
-        await page.goto(worker.url)
+    await begin(page, worker.url)
     yield page
     assert complaints == []
     if request.session.testsfailed > failed:  # who knows where it is

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, StorageState, expect
 
-from tests.pages.conftest import PHONE, OpenPage, keep_screenshot
+from tests.pages.conftest import PHONE, USUAL, OpenPage, Window, Windows, begin, keep_screenshot
 
 # Questions that the bundled model is known to answer, greedily and as the first of a conversation.
 SUM, SUM_ANSWER = "What is 127 * 49?", "6223"
@@ -39,11 +40,20 @@ async def session(browser: Browser, server: dict[str, Any]) -> StorageState:
     return state
 
 
+@pytest.fixture(scope="module")
+async def window(windows: Windows, session: StorageState) -> AsyncIterator[Window]:
+    window = await windows.take({**USUAL, "storage_state": session})
+    yield window
+    await window.page.context.close()
+
+
 @pytest.fixture
-async def chat(open_page: OpenPage, server: dict[str, Any], session: StorageState) -> Page:
-    page = await open_page(server["url"], storage_state=session)
-    await expect(page.locator("#use-documents")).to_be_enabled()
-    return page
+async def chat(window: Window, server: dict[str, Any], complaints: list[str]) -> AsyncIterator[Page]:
+    window.complaints = complaints
+    await begin(window.page, server["url"])
+    await expect(window.page.locator("#use-documents")).to_be_enabled()
+    yield window.page
+    assert complaints == []
 
 
 async def ask(page: Page, question: str) -> None:
