@@ -27,10 +27,11 @@ def functions(of: argparse.ArgumentParser) -> Iterator[str]:
     return (command for each in parsers(of) if (command := each.get_default("command")))
 
 
-def imported_by(*modules: str) -> set[str]:
-    """The heavy packages that a new process has imported with these modules."""
-    code = f"import sys, {', '.join(modules)}; print(*sys.modules)"
-    return HEAVY & set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
+def imported_by(*steps: str) -> list[set[str]]:
+    """The heavy packages that a new process has imported after each of these modules, or lists of them."""
+    code = "; ".join(f"import {step}; print(*sys.modules)" for step in steps)
+    told = subprocess.check_output([sys.executable, "-c", f"import sys; {code}"], text=True)
+    return [HEAVY & set(line.split()) for line in told.splitlines()]
 
 
 def test_every_command_has_its_function() -> None:
@@ -49,21 +50,15 @@ def test_every_help_says_what_its_command_does_and_its_example_is_one() -> None:
     assert len(told) > 5
 
 
-def test_help_imports_neither_servers_nor_models() -> None:
-    assert imported_by("worker.cli.main") == set()
-
-
-def test_commands_that_compute_nothing_do_not_import_the_engine() -> None:
+def test_commands_that_compute_nothing_do_not_import_the_engine_and_help_no_server() -> None:
     computes = {"evaluate", "ingest_command", "model_commands", "policies", "upkeep", "serve", "serve_engine"}
     modules = {function.rpartition(".")[0] for function in functions(parser())}
     others = sorted(module for module in modules if module.rpartition(".")[2] not in computes)
     assert len(others) > 4
-    assert "llama_cpp" not in imported_by(*others)
+    for_help, for_commands = imported_by("worker.cli.main", ", ".join(others))
+    assert for_help == set()
+    assert "llama_cpp" not in for_commands
 
 
-def test_a_worker_does_not_import_what_only_making_models_and_reading_projectors_need() -> None:
-    assert imported_by("worker.serving") == HEAVY - {"gguf"}
-
-
-def test_a_worker_begins_its_database_and_its_model_before_it_imports_the_rest() -> None:
-    assert imported_by("worker.serve") == {"asyncpg", "llama_cpp", "numpy"}
+def test_a_worker_begins_its_database_and_model_before_it_imports_the_rest_but_never_what_making_models_needs() -> None:
+    assert imported_by("worker.serve", "worker.serving") == [{"asyncpg", "llama_cpp", "numpy"}, HEAVY - {"gguf"}]

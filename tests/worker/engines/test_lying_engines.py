@@ -161,13 +161,18 @@ async def answered(model: RemoteModel) -> tuple[list[int], Finish | None]:
 async def test_a_lie_at_once_leads_to_the_next_engine_and_without_one_to_an_error(
     lie: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with asking(AT_ONCE[lie], OK + WHOLE) as model:
-        assert await answered(model) == (HONEST, Finish.LENGTH)
-    async with asking(AT_ONCE[lie]) as model:
-        with pytest.raises(InferenceError) as refused:
-            await answered(model)
-        assert len(str(refused.value)) < 1000 and refused.value.status >= 500
-        assert not model._going
+    async def beside_an_honest_one() -> None:
+        async with asking(AT_ONCE[lie], OK + WHOLE) as model:
+            assert await answered(model) == (HONEST, Finish.LENGTH)
+
+    async def alone() -> None:
+        async with asking(AT_ONCE[lie]) as model:
+            with pytest.raises(InferenceError) as refused:
+                await answered(model)
+            assert len(str(refused.value)) < 1000 and refused.value.status >= 500
+            assert not model._going
+
+    await asyncio.gather(beside_an_honest_one(), alone())
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
