@@ -72,32 +72,36 @@ def http_url() -> Iterator[str]:
         process.wait()
 
 
-async def test_tools_of_a_command_are_called_like_our_own() -> None:
+@pytest.fixture(scope="module")
+async def shelf() -> AsyncIterator[Shelf]:
+    """The tools of one process, which begins again when it dies: each takes seconds of the processor to start."""
     async with connected(ServerTable(command=COMMAND)) as shelf:
-        assert set(shelf.box.names) == {"far_double", "far_refuse", "far_die", "far_wait_long"}
-        schema = shelf.box.schemas(["far_double"])[0]["function"]
-        assert (schema["name"], schema["description"]) == ("far_double", "Double a number.")
-        assert schema["parameters"]["properties"]["x"]["type"] == "integer"
-        assert (await shelf.run("far_double", '{"x": 21}')).output == "42"
+        yield shelf
 
 
-async def test_what_goes_wrong_there_is_a_tool_error_here() -> None:
-    async with connected(ServerTable(command=COMMAND)) as shelf:
-        refused = await shelf.run("far_refuse")
-        assert refused.failed and "no room is free" in refused.output
-        assert (await shelf.run("far_double", '{"x": "many"}')).failed
-        assert (await shelf.run("far_double", "[1]")).output == "Error: invalid arguments: they must be a JSON object"
-        late = await shelf.run("far_wait_long", timeout_s=0.2)
-        assert late.failed
-        assert (await shelf.run("far_double", '{"x": 1}')).output == "2"
+async def test_tools_of_a_command_are_called_like_our_own(shelf: Shelf) -> None:
+    assert set(shelf.box.names) == {"far_double", "far_refuse", "far_die", "far_wait_long"}
+    schema = shelf.box.schemas(["far_double"])[0]["function"]
+    assert (schema["name"], schema["description"]) == ("far_double", "Double a number.")
+    assert schema["parameters"]["properties"]["x"]["type"] == "integer"
+    assert (await shelf.run("far_double", '{"x": 21}')).output == "42"
 
 
-async def test_a_server_that_dies_is_an_error_and_comes_back() -> None:
-    async with connected(ServerTable(command=COMMAND)) as shelf:
-        died = await shelf.run("far_die")
-        assert died.failed and "'far'" in died.output
-        await shelf.filled()
-        assert (await shelf.run("far_double", '{"x": 4}')).output == "8"
+async def test_what_goes_wrong_there_is_a_tool_error_here(shelf: Shelf) -> None:
+    refused = await shelf.run("far_refuse")
+    assert refused.failed and "no room is free" in refused.output
+    assert (await shelf.run("far_double", '{"x": "many"}')).failed
+    assert (await shelf.run("far_double", "[1]")).output == "Error: invalid arguments: they must be a JSON object"
+    late = await shelf.run("far_wait_long", timeout_s=0.2)
+    assert late.failed
+    assert (await shelf.run("far_double", '{"x": 1}')).output == "2"
+
+
+async def test_a_server_that_dies_is_an_error_and_comes_back(shelf: Shelf) -> None:
+    died = await shelf.run("far_die")
+    assert died.failed and "'far'" in died.output
+    await shelf.filled()
+    assert (await shelf.run("far_double", '{"x": 4}')).output == "8"
 
 
 async def test_a_server_over_http_that_comes_late_is_found(http_url: str) -> None:

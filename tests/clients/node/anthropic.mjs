@@ -43,7 +43,7 @@ run({
 
   async tools() {
     const final = await loop(false).runUntilDone();
-    return { calls, text: final.content.at(-1).text };
+    return { calls: calls.splice(0), text: final.content.at(-1).text };
   },
 
   async tools_streamed() {
@@ -52,7 +52,7 @@ run({
     for await (const stream of runner) {
       for await (const event of stream) types.add(event.delta?.type ?? event.type);
     }
-    return { calls, types: [...types], text: (await runner.done()).content.at(-1).text };
+    return { calls: calls.splice(0), types: [...types], text: (await runner.done()).content.at(-1).text };
   },
 
   async count() {
