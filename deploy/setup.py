@@ -100,7 +100,6 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv"
 PYTHON = ENVIRONMENT / "bin" / "python"
 PIP_INSTALL = [str(PYTHON), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--root-user-action=ignore"]
-PYTHON_MIN = (3, 11)
 PREBUILT = "prebuilt"  # the name of a wheel that was not compiled here
 # The command that lists a backend's devices, for a user whose device was not found.
 LISTS = {
@@ -114,7 +113,6 @@ SELF_TEST_TIMEOUT_S = 300.0  # it takes seconds on any machine; one that swaps m
 def main() -> int:
     arguments = _parse(sys.argv[1:])
     try:
-        _check_python()
         with alone(cache_folder()):
             _set_up(dev=arguments.dev, force=arguments.force)
     except SetupFailed as error:
@@ -288,14 +286,6 @@ def alone(folder: Path) -> Iterator[None]:
             print("waiting for another setup to finish", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _check_python() -> None:
-    if sys.version_info < PYTHON_MIN:
-        raise SetupFailed(
-            f"Python {'.'.join(map(str, PYTHON_MIN))} or newer is needed, this is {sys.version.split()[0]}: "
-            "install one and select it, as in `make PYTHON=python3.12 run`"
-        )
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

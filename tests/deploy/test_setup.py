@@ -272,6 +272,13 @@ def test_a_failing_command_shows_its_first_complaint_and_names_its_log(
     assert set(shown) <= set((tmp_path / "setup.log").read_text().splitlines())
 
 
+def test_an_old_python_is_told_which_one_is_needed() -> None:
+    script = "import sys; sys.version_info = (3, 10, 13); import deploy.setup"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("setup: Python 3.11 or newer is needed, this is ") and "\n" not in done.stderr[:-1]
+
+
 def test_missing_tools_are_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "cmake").touch(mode=0o755)
     (tmp_path / "apt-get").touch(mode=0o755)
