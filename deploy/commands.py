@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import signal
 import subprocess
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 
 class SetupFailed(Exception):
@@ -20,24 +23,44 @@ LINE_CHARS_MAX = 200  # a compiler's command line has thousands of characters
 
 
 class Log:
-    """Appends the output of commands to `path`."""
+    """Appends the output of commands to `path`, one at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def run(self, command: Sequence[str], failure: str) -> None:
-        for _ in self.lines_of(command, failure):
-            pass
+        with self.running(command, failure) as finish:
+            finish()
+
+    @contextmanager
+    def running(self, command: Sequence[str], failure: str) -> Iterator[Callable[[], None]]:
+        """Run a command meanwhile. What is yielded waits until it has succeeded, or raises SetupFailed like `lines_of`.
+        A command that still runs at the end is interrupted, and so is all that it has started."""
+        with self.path.open("a") as log:
+            begin = self._begin(log, command)
+            # A group of its own: it is interrupted here, once, and can tidy up behind itself.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, process_group=0
+            )
+
+        def finish() -> None:
+            if process.wait() != 0:
+                raise self._failed(failure, begin)
+
+        try:
+            yield finish
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGINT)
+                process.wait()
 
     def lines_of(
         self, command: Sequence[str], failure: str, environment: Mapping[str, str] | None = None
     ) -> Iterator[str]:
         """Run a command and yield its output line by line. Raises SetupFailed if it fails: with the lines from its
         first error on, or else its last lines, and `failure`."""
-        shown: deque[str] = deque(maxlen=SHOWN_LINES)
-        complaining = False
         with self.path.open("a", errors="replace") as log:
-            log.write(f"$ {shlex.join(command)}\n")
+            begin = self._begin(log, command)
             with subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -50,11 +73,20 @@ class Log:
                 assert process.stdout is not None
                 for line in process.stdout:
                     log.write(line)
-                    if not complaining and COMPLAINT.search(line):
-                        complaining = True
-                        shown.clear()
-                    if not complaining or len(shown) < SHOWN_LINES:
-                        shown.append(line.rstrip()[:LINE_CHARS_MAX])
                     yield line
         if process.returncode != 0:
-            raise SetupFailed("\n".join([*shown, f"{failure}; the whole log: {self.path}"]))
+            raise self._failed(failure, begin)
+
+    def _begin(self, log: TextIO, command: Sequence[str]) -> int:
+        """Where the output of this command begins in the file."""
+        log.write(f"$ {shlex.join(command)}\n")
+        log.flush()
+        return self.path.stat().st_size
+
+    def _failed(self, failure: str, begin: int) -> SetupFailed:
+        with self.path.open("rb") as log:
+            log.seek(begin)
+            lines = log.read().decode(errors="replace").splitlines()
+        first = next((number for number, line in enumerate(lines) if COMPLAINT.search(line)), -SHOWN_LINES)
+        shown = (line.rstrip()[:LINE_CHARS_MAX] for line in lines[first:][:SHOWN_LINES])
+        return SetupFailed("\n".join([*shown, f"{failure}; the whole log: {self.path}"]))

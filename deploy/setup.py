@@ -18,6 +18,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tomllib
 import venv
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from pathlib import Path
 from deploy.backend import Backend, advice, possible
 from deploy.commands import Log, SetupFailed
 from deploy.toolchain import Cpu, compiler_version, this_cpu
-from deploy.wheel import Recipe, build_wheel, cache_key, cached_wheel, download_wheel, pinned_version, recipes
+from deploy.wheel import PACKAGE, Recipe, build_wheel, cache_key, cached_wheel, download_wheel, pinned_version, recipes
 from inference.provisioning.gpus import gpus
 
 BACKEND, WHEELS = "FIRSTTOKEN_BACKEND", "FIRSTTOKEN_WHEELS"
@@ -107,6 +108,7 @@ LISTS = {
     Backend.METAL: "system_profiler SPDisplaysDataType",
     Backend.VULKAN: "vulkaninfo --summary",
 }
+UNREACHABLE = "The dependencies could not be installed (is the package index reachable?)"
 SELF_TEST_TIMEOUT_S = 300.0  # it takes seconds on any machine; one that swaps may need longer
 
 
@@ -139,14 +141,16 @@ def _set_up(*, dev: bool, force: bool) -> None:
     log = Log(ENVIRONMENT / "setup.log")
     version = pinned_version(pyproject)
     insisted = os.environ.get(BACKEND, AUTO) not in ("", AUTO)
-    for backend in [choices.backend] if insisted else _from(choices.backend, possible(vendors)):
-        try:
-            _install_working_wheel(version, cpu, replace(choices, backend=backend), log, stamp.dev, insisted=insisted)
-            break
-        except SetupFailed as error:
-            if insisted or backend is Backend.CPU:
-                raise
-            print(f"{error}\nno build for {backend} works on this machine: trying the next backend", flush=True)
+    with _installing(dependencies(pyproject, dev=stamp.dev)) as installed:
+        for backend in [choices.backend] if insisted else _from(choices.backend, possible(vendors)):
+            try:
+                chosen = replace(choices, backend=backend)
+                _install_working_wheel(version, cpu, chosen, log, installed, insisted=insisted)
+                break
+            except SetupFailed as error:
+                if insisted or backend is Backend.CPU:
+                    raise
+                print(f"{error}\nno build for {backend} works on this machine: trying the next backend", flush=True)
     for line in () if insisted else advice(vendors, backend):
         print(line, flush=True)
     replace(stamp, backend=str(backend)).write(path)
@@ -159,10 +163,11 @@ def _from(chosen: Backend, found: list[Backend]) -> list[Backend]:
 
 
 def _install_working_wheel(
-    version: str, cpu: Cpu, choices: Choices, log: Log, dev: bool, *, insisted: bool = True
+    version: str, cpu: Cpu, choices: Choices, log: Log, installed: Callable[[], None], *, insisted: bool = True
 ) -> None:
-    """Try prebuilt wheels, then the recipes in order, until the self-test passes. Raises SetupFailed if none passes, or
-    if a build for a GPU finds no GPU, unless the user insisted on that backend."""
+    """Try prebuilt wheels, then the recipes in order, until the self-test passes. `installed` waits for the
+    dependencies. Raises SetupFailed if none passes, or if a build for a GPU finds no GPU, unless the user insisted on
+    that backend."""
     for name, fetch in _candidates(version, cpu, choices, log):
         try:
             wheel = fetch()
@@ -171,7 +176,9 @@ def _install_working_wheel(
                 raise
             print(f"{error}; compiling", flush=True)
             continue
-        _install(wheel, log, dev=dev)
+        print("installing llama.cpp and the project", flush=True)
+        installed()
+        _install(wheel, log)
         refusal, printed = _self_test()
         if refusal is not None:
             print(f"the {name} build of llama.cpp fails its self-test on this machine ({refusal})", flush=True)
@@ -208,11 +215,29 @@ def wheel_of(version: str, recipe: Recipe, cpu: Cpu, choices: Choices, log: Log)
     return build_wheel(PYTHON, version, recipe, backend, folder, log)
 
 
-def _install(wheel: Path, log: Log, *, dev: bool) -> None:
+def dependencies(pyproject: str, *, dev: bool) -> list[str]:
+    """The requirements that pip installs as they are, which are all but llama-cpp-python, and what the project itself
+    is built with."""
+    declared = tomllib.loads(pyproject)
+    project, tools = declared["project"], declared["build-system"]["requires"]
+    named = [*project["dependencies"], *project["optional-dependencies"]["dev"] * dev, *tools]
+    return [requirement for requirement in named if not requirement.startswith(PACKAGE)]
+
+
+@contextmanager
+def _installing(requirements: list[str]) -> Iterator[Callable[[], None]]:
+    """Install the requirements meanwhile: pip mostly waits for the network and computes on one core. What is yielded
+    waits for them, and raises SetupFailed."""
     print("installing the dependencies", flush=True)
-    failure = "The dependencies could not be installed (is the package index reachable?)"
-    log.run([*PIP_INSTALL, "--force-reinstall", "--no-deps", str(wheel)], failure)
-    log.run([*PIP_INSTALL, "--editable", f"{ROOT}[dev]" if dev else str(ROOT)], failure)
+    with Log(ENVIRONMENT / "dependencies.log").running([*PIP_INSTALL, *requirements], UNREACHABLE) as installed:
+        yield installed
+
+
+def _install(wheel: Path, log: Log) -> None:
+    """Install this build, what else it needs, and the project, with the setuptools that are there: in isolation, pip
+    would download them again."""
+    log.run([*PIP_INSTALL, "--force-reinstall", "--no-deps", str(wheel)], UNREACHABLE)
+    log.run([*PIP_INSTALL, "--no-build-isolation", "--editable", str(ROOT)], UNREACHABLE)
 
 
 def _self_test() -> tuple[str | None, str]:

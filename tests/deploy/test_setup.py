@@ -7,6 +7,9 @@ import platform
 import signal
 import subprocess
 import sys
+import time
+import tomllib
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +18,9 @@ import pytest
 from deploy import backend, setup
 from deploy.backend import Backend, advice, cuda_compiler, fitting
 from deploy.commands import Log, SetupFailed
-from deploy.setup import Choices, Stamp, choices_of, computes_on, success, verdict
+from deploy.setup import Choices, Stamp, choices_of, computes_on, dependencies, success, verdict
 from deploy.toolchain import Cpu, compiler_version
+from deploy.wheel import pinned_version
 from inference.llama import Device
 from inference.provisioning.selftest import place
 
@@ -142,7 +146,9 @@ def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Backend]:
     """Every build but the one for the CPU fails, on a machine with an NVIDIA GPU and all that compiles for it."""
     tried: list[Backend] = []
 
-    def install(version: str, cpu: Cpu, choices: Choices, log: Log, dev: bool, *, insisted: bool) -> None:
+    def install(*of: object, insisted: bool) -> None:
+        choices = of[2]
+        assert isinstance(choices, Choices)
         tried.append(choices.backend)
         if choices.backend is not Backend.CPU:
             raise SetupFailed("the compiler does not know this GPU")
@@ -151,6 +157,7 @@ def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Backend]:
     monkeypatch.setattr(setup, "PYTHON", Path(sys.executable))
     monkeypatch.setattr(setup, "_make_environment", lambda **_: None)
     monkeypatch.setattr(setup, "_install_working_wheel", install)
+    monkeypatch.setattr(setup, "_installing", lambda _: nullcontext())
     monkeypatch.setattr(setup, "gpus", lambda: ["NVIDIA"])
     monkeypatch.setattr(setup, "possible", fitting)
     monkeypatch.delenv("FIRSTTOKEN_BACKEND", raising=False)
@@ -197,13 +204,14 @@ def test_a_built_wheel_is_tried_before_compiling(
     monkeypatch.setattr(setup, "_install", lambda wheel, *_, **__: done.append(wheel.name))
     passes = (None, "rows agree on the GPU (x)")
     monkeypatch.setattr(setup, "_self_test", lambda: passes if done[-1] == "prebuilt" else ("killed", ""))
-    choices = Choices(Backend.VULKAN, wheels=wheels)
+    choices, log = Choices(Backend.VULKAN, wheels=wheels), Log(tmp_path / "log")
+    arguments = ("1", CPU, choices, log, lambda: done.append("dependencies"))
     if fails:
         with pytest.raises(SetupFailed, match="No build of llama"):
-            setup._install_working_wheel("1", CPU, choices, Log(tmp_path / "log"), False, insisted=insisted)
+            setup._install_working_wheel(*arguments, insisted=insisted)
     else:
-        setup._install_working_wheel("1", CPU, choices, Log(tmp_path / "log"), False, insisted=insisted)
-    assert done == installed
+        setup._install_working_wheel(*arguments, insisted=insisted)
+    assert done == [each for name in installed for each in ("dependencies", name)]
 
 
 @pytest.mark.parametrize("insisted", [False, True])
@@ -213,7 +221,7 @@ def test_a_build_for_a_gpu_that_finds_none_is_kept_only_where_somebody_insists(
     monkeypatch.setattr(setup, "wheel_of", lambda *_: tmp_path)
     monkeypatch.setattr(setup, "_install", lambda *_, **__: None)
     monkeypatch.setattr(setup, "_self_test", lambda: (None, "rows agree on the CPU"))
-    arguments = ("1", CPU, Choices(Backend.VULKAN), Log(tmp_path / "log"), False)
+    arguments = ("1", CPU, Choices(Backend.VULKAN), Log(tmp_path / "log"), lambda: None)
     if insisted:
         setup._install_working_wheel(*arguments, insisted=True)
         assert "not on a GPU" in capsys.readouterr().out
@@ -270,6 +278,37 @@ def test_a_failing_command_shows_its_first_complaint_and_names_its_log(
     assert len(lines) <= 9
     assert lines[-1] == f"It could not be built; the whole log: {tmp_path}/setup.log"
     assert set(shown) <= set((tmp_path / "setup.log").read_text().splitlines())
+
+
+def test_all_dependencies_but_the_compiled_one_are_installed_meanwhile() -> None:
+    pyproject = (ROOT / "pyproject.toml").read_text()
+    worker, tests = (dependencies(pyproject, dev=dev) for dev in (False, True))
+    declared = tomllib.loads(pyproject)["project"]["dependencies"]
+    assert set(declared) - set(worker) == {f"llama-cpp-python=={pinned_version(pyproject)}"}
+    assert set(worker) < set(tests) and any(name.startswith("pytest>") for name in tests)
+    assert set(worker) - set(declared) == set(tomllib.loads(pyproject)["build-system"]["requires"])
+
+
+def test_what_runs_meanwhile_fails_where_it_is_waited_for(tmp_path: Path) -> None:
+    log = Log(tmp_path / "dependencies.log")
+    failure = pytest.raises(SetupFailed, match=f"^ERROR: no index\nNot installed; the whole log: {log.path}$")
+    with log.running(["sh", "-c", "echo 'ERROR: no index'; exit 1"], "Not installed") as finish, failure:
+        finish()
+    with log.running(["true"], "Not installed") as finish:
+        finish()
+
+
+@pytest.mark.parametrize("reason", [KeyboardInterrupt, SetupFailed])
+def test_what_runs_meanwhile_is_stopped_with_all_that_it_started(tmp_path: Path, reason: type[BaseException]) -> None:
+    """The shell waits for the program that it has started, as pip does."""
+    log = Log(tmp_path / "dependencies.log")
+    script = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    with pytest.raises(reason), log.running(["sh", "-c", f"{sys.executable} -c '{script}'; exit 1"], "Not installed"):
+        while len(lines := log.path.read_text().splitlines()) < 2:
+            time.sleep(0.01)
+        raise reason
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(lines[1]), 0)
 
 
 def test_an_old_python_is_told_which_one_is_needed() -> None:
