@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
+import subprocess
 import sys
 import sysconfig
 import zipfile
@@ -28,6 +31,20 @@ PLAIN = Cpu("x86_64", frozenset({"avx2"}))
 AMX = Cpu("x86_64", frozenset({"avx2", "amx_tile", "amx_int8"}))
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINERFILE = (ROOT / "Containerfile").read_text()
+HOT = ("llama-graph.cpp", "llama-kv-cache.cpp", "llama-vocab.cpp", "unicode.cpp", "mtmd-image.cpp")
+ALONE = ("mtmd-helper.cpp", "mtmd-helper-gen.cpp")
+CMAKE_PROJECT = """
+cmake_minimum_required(VERSION 3.19)
+project(llama.cpp CXX)
+file(GLOB architectures clip.cpp)
+set(core llama.cpp llama-graph.cpp llama-kv-cache.cpp llama-model.cpp llama-vocab.cpp unicode.cpp)
+add_library(llama SHARED ${core} ${architectures})
+set_target_properties(llama PROPERTIES VERSION 4.5.6 SOVERSION 4)
+include(GNUInstallDirs)
+install(TARGETS llama LIBRARY)
+set_source_files_properties(${core} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+add_library(mtmd clip.cpp mtmd-helper.cpp mtmd-helper-gen.cpp mtmd-image.cpp)
+"""
 LIBRARIES = Path(sysconfig.get_path("platlib")) / "llama_cpp" / "lib"
 
 
@@ -66,6 +83,36 @@ def test_every_build_has_the_multimodal_library_and_not_what_the_package_leaves_
     assert f"-DCMAKE_PROJECT_llama.cpp_INCLUDE=/src/{PROJECT_INCLUDE.name} -DLLAVA_BUILD=ON" in CONTAINERFILE
     installed = {file.name.split(".")[0] for file in LIBRARIES.iterdir()}
     assert "libmtmd" in installed and "libllama-common" not in installed
+
+
+def configured(project: Path) -> Path:
+    """The build folder of a project with the names of llama.cpp's, which shares other files than ours."""
+    (project / "CMakeLists.txt").write_text(CMAKE_PROJECT)
+    for file in (*HOT, *ALONE, "llama.cpp", "llama-model.cpp", "clip.cpp"):
+        (project / file).touch()
+    include = [f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={PROJECT_INCLUDE}", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
+    build = project / "build"
+    cmake = ["cmake", "-S", str(project), "-B", str(build), "-DCMAKE_CXX_COMPILER_WORKS=ON", *include]
+    subprocess.run(cmake, check=True, capture_output=True)
+    return build
+
+
+def test_loops_keep_their_optimizations_and_all_other_files_are_compiled_cheaply(tmp_path: Path) -> None:
+    build = configured(tmp_path)
+    commands = json.loads((build / "compile_commands.json").read_text())
+    level = {Path(each["file"]).name: re.findall(r"-O\d\b", each["command"])[-1] for each in commands}
+    shared = {name: found for name, found in level.items() if name.startswith("unity_")}
+    assert level == dict.fromkeys(HOT, "-O3") | dict.fromkeys(ALONE, "-O1") | shared
+    assert set(shared.values()) == {"-O1"}
+    (tmp_path / "unicode.cpp").unlink()
+    failed = subprocess.run(["cmake", build], capture_output=True, text=True)
+    assert failed.returncode != 0
+    assert "unicode.cpp, which llama.cpp does not have" in " ".join(failed.stderr.split())
+
+
+def test_a_library_is_packed_once(tmp_path: Path) -> None:
+    installed = (configured(tmp_path) / "cmake_install.cmake").read_text()
+    assert "/llama_cpp/lib" in installed and "libllama." in installed and "4.5.6" not in installed
 
 
 def test_what_people_add_comes_last_so_that_it_wins() -> None:
