@@ -6,10 +6,11 @@ from pathlib import Path
 from struct import pack
 
 import pytest
-from gguf import GGUFReader, GGUFWriter
+from gguf import GGUFWriter
 
 from inference.bundled import ADAPTER, CHAT_MODEL, EMBEDDER
 from inference.provisioning.gguf_head import Head, number, numbers, read_only, stated
+from tests.inference.variants import opened
 
 
 @pytest.mark.parametrize("path", [CHAT_MODEL, EMBEDDER, ADAPTER], ids=lambda path: path.stem)
@@ -17,7 +18,7 @@ def test_what_was_read_is_written_byte_by_byte(path: Path) -> None:
     file = read_only(path)
     head, start = Head.read(file)
     assert head.packed() == file[:start]
-    known = GGUFReader(path)
+    known = opened(path)
     assert start == known.data_offset
     assert [(tensor.name, tensor.kind, start + tensor.offset) for tensor in head.tensors] == [
         (tensor.name, int(tensor.tensor_type), int(tensor.data_offset)) for tensor in known.tensors
