@@ -35,17 +35,17 @@ class Evaluation:
 
     judgements: dict[Ranking, list[Judgement]] = field(default_factory=lambda: {ranking: [] for ranking in RANKINGS})
     passages: list[list[Passage]] = field(default_factory=list)
-    stage_ms: dict[str, list[float]] = field(default_factory=lambda: {stage: [] for stage in STAGES})
+    stage_ms: dict[str, list[float]] = field(default_factory=lambda: {stage: [] for stage in STAGES})  # by question
     skipped: int = 0  # stages over their budget: the results of these questions are incomplete
 
     def add(self, stages: Stages, question: Question, trace: Trace) -> None:
         for ranking, spans in _rankings(stages):
             self.judgements[ranking].append(judge(spans, question.targets))
         self.passages.append(stages.passages)
-        for span in trace.spans:
-            if span.name in self.stage_ms:
-                self.stage_ms[span.name].append(span.duration_ms)
-                self.skipped += "skipped" in span.attributes
+        for stage, took_ms in self.stage_ms.items():
+            spans_of = [span for span in trace.spans if span.name == stage]  # none where nothing relevant was found
+            took_ms.append(max((span.duration_ms for span in spans_of), default=0.0))
+            self.skipped += sum("skipped" in span.attributes for span in spans_of)
 
     @property
     def qualities(self) -> dict[Ranking, Quality]:

@@ -204,7 +204,7 @@ def test_what_it_can_do_is_taken_what_is_taken_is_in_time_and_more_load_makes_it
         rng, shop, taken, asked = random.Random(1), Shop(), list[Request](), 0
         shop.learn()
         began_s = at_s = shop.now_ns / 1e9
-        for _ in range(400):
+        for _ in range(600):
             at_s += rng.expovariate(load * CAPACITY)
             shop.run_until(at_s)
             batch, answer = rng.random() < 0.2, min(120, max(4, int(rng.lognormvariate(0, 0.6) * 24)))
