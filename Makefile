@@ -1,9 +1,9 @@
 # Needs Python 3.11 or newer, a C++ compiler and CMake; everything else is installed into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
-# Processes that share the tests, file by file: most tests wait more than they compute. In the order of the files, as the
-# last ones are short; by default those with few tests are last, and these take longest: one process would wait for the other.
-JOBS ?= 2
+# Processes that share the tests, file by file: three for two cores, as each waits a quarter of its time. In the order of the
+# files, as the last ones are short; by default those with few tests are last, and these take longest: one would be waited for.
+JOBS ?= 3
 SHARED := $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile --no-loadscope-reorder)
 # They also share the cores: with as many threads in each as there are cores, threads wait for each other at barriers.
 CORES := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo $(JOBS))
