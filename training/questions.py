@@ -10,7 +10,7 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 
-from retrieval.chunking import passage_title, split
+from retrieval.chunking import fitted, passage_title, pieces
 from retrieval.loaders import markdown
 from training.functions import typed
 from training.passages import TOKEN_CHARS, Fact, Passage, prompt, readings
@@ -181,7 +181,7 @@ def documentation() -> Iterator[Passage]:
     """The pages for users, in the chunks that retrieval finds, each with the questions that its text answers."""
     for path in sorted(each for each in DOCS.glob("*.md") if each.stem not in NOT_FOR_USERS):
         document = markdown.load(path.read_bytes(), path.name)
-        for chunk in split(document, lambda text: len(text) // TOKEN_CHARS):
+        for chunk in fitted(document, pieces(document), lambda text: len(text) // TOKEN_CHARS):
             said = " ".join(chunk.text.split())
             facts = [fact for fact in written_questions() if fact.sentence in said]
             for setting in SETTING.finditer(chunk.text):
