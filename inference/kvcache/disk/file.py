@@ -29,7 +29,7 @@ from inference.pages import pages
 
 MAGIC = b"FTKV\x04\r\n\x00"  # a new layout gets a new number
 CHECKSUM_BYTES = 32
-KV, TEMPORARY, TURNS = ".kv", ".tmp", "turns"
+KV, TEMPORARY, TURNS = ".state", ".tmp", "turns"
 FILE_MODE = 0o600
 
 _START = struct.Struct(f"<{len(MAGIC)}s{CHECKSUM_BYTES}s")

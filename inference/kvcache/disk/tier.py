@@ -32,7 +32,7 @@ from inference.prompt import CacheScope
 log = logging.getLogger("firsttoken.disk")
 
 UNWRITTEN_BYTES_MAX = 256 * 2**20  # states queued for a slow disk take memory; beyond this they are dropped
-FORMERLY = ".root"  # where earlier versions wrote common prefixes
+FORMERLY = (".root", ".kv")  # of layouts of earlier versions
 SPARE_BYTES = 512 * 2**20  # left free on the disk: a database may live there
 REST_S = 60.0  # after a write that failed: whatever filled the disk may be gone
 TAKE_S = 1.0  # between two attempts to take a folder over from a predecessor that is still draining
@@ -181,7 +181,7 @@ class DiskTier:
         """Index the folder, the newest files last: they stay longest."""
         try:
             for path in sorted(self._folder.iterdir(), key=_used_ns):
-                if path.suffix in (TEMPORARY, FORMERLY):
+                if path.suffix in (TEMPORARY, *FORMERLY):
                     path.unlink(missing_ok=True)
                 elif path.suffix == KV:
                     self._take(path)

@@ -61,7 +61,7 @@ async def running(folder: Path | None, config: EngineConfig = SMALL) -> AsyncIte
 
 
 def conversations_in(folder: Path) -> list[Path]:
-    return list(folder.glob("*.kv"))
+    return list(folder.glob("*.state"))
 
 
 def conversation(number: int) -> list[ChatMessage]:

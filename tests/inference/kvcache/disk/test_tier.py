@@ -197,9 +197,11 @@ def test_a_state_for_which_there_is_no_memory_is_computed_and_its_file_stays(
 
 def test_what_was_half_written_is_swept_up_and_strangers_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "half.tmp").write_bytes(b"x")
-    (tmp_path / "earlier.root").write_bytes(b"x")
+    for earlier in ("earlier.root", "earlier.kv"):
+        (tmp_path / earlier).write_bytes(b"x")
     (tmp_path / "notes.txt").write_bytes(b"x")
-    with disk(tmp_path):
+    with disk(tmp_path) as tier:
+        assert tier.totals["damaged"] == 0
         assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "notes.txt"]
 
 
