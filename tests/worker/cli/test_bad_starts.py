@@ -137,7 +137,7 @@ def test_a_worker_starts_whatever_the_files_say_that_it_can_make_again(make_home
     home = make_home()
     (home / "kv").mkdir()
     names = ["local.key", "worker.json", "calibrations.json", "lock", "postgres.lock", "postgres.users"]
-    names += ["kv/lock", "kv/turns", "kv/0123.kv", "kv/0123.root", "kv/0123.tmp", ".secret.1.tmp"]
+    names += ["kv/lock", "kv/turns", "kv/0123.state", "kv/0123.kv", "kv/0123.tmp", ".secret.1.tmp"]
     for name in names:
         (home / name).write_bytes(FOREIGN)
     worker = Worker(home, "--docs", "")
