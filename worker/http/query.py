@@ -25,10 +25,8 @@ class Query(BaseModel):
 
 
 Asked = TypeVar("Asked", bound=Query)
-Switch: TypeAlias = Annotated[
-    bool, Field(strict=True), BeforeValidator(lambda value: {"true": True, "false": False}.get(value, value))
-]
 DIGITS = re.compile("[0-9]{1,9}")
+ID = re.compile(limits.ID_PATTERN)
 PAGED_FORWARDS = "Lists are paged forwards here: use `after`, with the order asc or desc."
 
 
@@ -45,8 +43,29 @@ def parse_query(model: type[Asked], request: web.Request) -> Asked:
 
 def whole(least: int, most: int) -> tuple[Any, BeforeValidator]:
     """Not what Python reads as a number besides: signs, fractions, other digits, and zeros without end."""
-    digits = BeforeValidator(lambda value: int(value) if DIGITS.fullmatch(value) else value)
-    return Field(strict=True, ge=least, le=most), digits
+
+    def number(text: str) -> int:
+        if not (DIGITS.fullmatch(text) and least <= int(text) <= most):
+            raise ValueError(f"it must be a number from {least} to {most}")
+        return int(text)
+
+    return Field(ge=least, le=most), BeforeValidator(number)
+
+
+def _switched(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError("it must be true or false")
+    return text == "true"
+
+
+def _received(text: str) -> str:
+    if not ID.fullmatch(text):
+        raise ValueError("use the id of the last entry received")
+    return text
+
+
+Switch: TypeAlias = Annotated[bool, BeforeValidator(_switched)]
+EntryId: TypeAlias = Annotated[Id, BeforeValidator(_received)]
 
 
 def some_of(known: Collection[str]) -> tuple[AfterValidator, WithJsonSchema]:
@@ -71,7 +90,7 @@ class Including(Query):
 
 
 class PageQuery(Query):
-    after: Id | None = None
+    after: EntryId | None = None
     limit: Annotated[int, *whole(1, limits.PAGE_MAX)] = limits.PAGE_DEFAULT
     order: Literal["asc", "desc"] = "desc"
     # Who pages backwards would get the first page again and again.

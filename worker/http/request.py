@@ -8,7 +8,6 @@ the pages `request.get(PRINCIPAL)` is the signed-in user or None. BODY is decomp
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,11 +29,8 @@ from worker.auth.audit import Act, Actor, note
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.errors import ApiError
-from worker.http.query import Query, parse_query
-from worker.wire import limits
+from worker.http.query import ID, Query, parse_query
 from worker.wire.strict import Ignored, Strict, parsed
-
-ID = re.compile(limits.ID_PATTERN)
 
 TRACE: web.RequestKey[Trace] = web.RequestKey("trace", Trace)
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)

@@ -230,7 +230,8 @@ async def test_bytes_that_are_no_json(client: Client, body: bytes) -> None:
 async def test_a_limit_that_is_none(client: Client, limit: str) -> None:
     async with client.get("/v1/conversations", params={"limit": limit}) as answer:
         assert answer.status == 400
-        assert (await answer.json())["error"]["param"] == "limit"
+        error = (await answer.json())["error"]
+        assert (error["param"], error["message"]) == ("limit", "Invalid 'limit': it must be a number from 1 to 100.")
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions", "/v1/messages"])
