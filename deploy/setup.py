@@ -176,8 +176,8 @@ def _install_working_wheel(
                 raise
             print(f"{error}; compiling", flush=True)
             continue
-        print("installing llama.cpp and the project", flush=True)
         installed()
+        print("installing llama.cpp and the project", flush=True)
         _install(wheel, log)
         refusal, printed = _self_test()
         if refusal is not None:
